@@ -42,7 +42,7 @@ from workflows.machines.contract.budget import first_budget
 from workflows.machines.contract.context import Caps
 from workflows.machines.contract.mapping import place_of
 from workflows.machines.contract.reply import Decision, decision_of
-from workflows.machines.contract.verify import verdict_on
+from workflows.machines.contract.verify import call_check
 
 
 def events(run: Played, *names: str) -> list[dict[str, Any]]:
@@ -446,7 +446,7 @@ def test_any_schema_gives_a_verdict(params: Any, schema: Any) -> None:
         say(tool_call={"tool_id": "t", "params": params, "out_artifacts_spec": "a"})
     ).tool_call
     if wanted is not None:  # None: the reply has a number that is not JSON
-        assert verdict_on(wanted, {"t": schema}, Options()).artifacts == (ArtifactSpec(name="a"),)
+        assert call_check(wanted, {"t": schema}, Options()).artifacts == (ArtifactSpec(name="a"),)
 
 
 # -- artifacts and mapping (5.10, 5.12) -----------------------------------------------------------

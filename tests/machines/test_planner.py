@@ -240,9 +240,9 @@ def checked(*holding: str) -> str:
     )
     spent = {"seconds": 60.0 if "time" in holding else 59, "tokens": 100.0 if "budget" in holding else 99}
     assert MACHINE.prepare
-    parts = MACHINE.prepare(options, Extensions())
+    prepared = MACHINE.prepare(options, Extensions())
     run = Run(
-        options, parts, RunInput("g"), S.LOOP_CHECK, step=1, visit=1, counts={}, ledger=Ledger(spent=spent)
+        options, prepared, RunInput("g"), S.LOOP_CHECK, step=1, visit=1, counts={}, ledger=Ledger(spent=spent)
     )
     assert loop_check.visit
     try:

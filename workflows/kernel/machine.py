@@ -167,7 +167,7 @@ class Run:
     shows the same again when the visit is run again."""
 
     options: Any
-    parts: Any
+    prepared: Any
     """What the machine's `prepare` made of options and extensions."""
     input: RunInput
     state: Enum
@@ -302,7 +302,7 @@ class Machine:
     """What the machine itself may write: `entry`, `on_error`, `on_close`, `on_rollback`, `on_reopen`,
     `on_violation`; None: every field."""
     prepare: Callable[[Any, Extensions], Any] | None = None
-    """(options, extensions) -> `run.parts`, made once. Raises ValueError for a name that is not loaded."""
+    """(options, extensions) -> `run.prepared`, made once. Raises ValueError for a name that is not loaded."""
     max_transitions: int | Callable[[Any], int] = 10_000
     max_effects: int | Callable[[Any], int] = 1_000
     """Effects in one visit."""

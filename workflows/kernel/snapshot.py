@@ -37,15 +37,15 @@ class Program:
     """Asked before each state is entered, except after a rollback; true: the run is paused there."""
     observer: Observer | None = field(default=None, compare=False)
     """Sees what the visits ask for and come to."""
-    parts: Any = field(init=False, repr=False, compare=False)
+    prepared: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         machine, options = self.machine, self.options
         options = read_only(machine.read_options({} if options is None else options), "`run.options`")
         read_only(self.input, "`run.input`")
-        parts = machine.prepare(options, self.extensions) if machine.prepare else None
+        prepared = machine.prepare(options, self.extensions) if machine.prepare else None
         object.__setattr__(self, "options", options)
-        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "prepared", prepared)
 
     @property
     def transition_limit(self) -> int:

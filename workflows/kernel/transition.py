@@ -628,7 +628,7 @@ class Transition:
     def run_at(self, shown: RunFacts) -> Run:
         p, s = self.program, self.snapshot
         counts = ReadOnlyDict(s.counts, "`run.counts`")
-        run = Run(p.options, p.parts, p.input, self.state.name, s.step, s.visit, counts)
+        run = Run(p.options, p.prepared, p.input, self.state.name, s.step, s.visit, counts)
         _show(run, shown, s)
         return run
 

@@ -195,7 +195,7 @@ class Block:
             return RunMachine(
                 machine=nested.machine,
                 goal=prompt,
-                options=run.parts.nested_options,
+                options=run.prepared.nested_options,
                 give=run.input.tool_names if nested.tools is None else nested.tools,
                 roles={"default": role},
                 limits=nested.limits,
@@ -216,7 +216,7 @@ class Block:
         Raises what the policy raises if it is a KernelError; for any other failure a FatalError.
         """
         name = f"nested policy {self._run.options.nested.policy}"
-        nests = called(name, self._run.parts.nests, prompt, self._run.input.depth)
+        nests = called(name, self._run.prepared.nests, prompt, self._run.input.depth)
         if not isinstance(nests, bool):
             raise FatalError(f"the {name} answered {nests!r}; expected True or False")
         return nests

@@ -127,7 +127,7 @@ NESTED_POLICIES: Mapping[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Prepared:
     """What a run's options name."""
 
     policies: Policies
@@ -136,14 +136,14 @@ class Parts:
     nested_options: JsonObject
 
 
-def prepare(options: Options, extensions: Extensions) -> Parts:
+def prepare(options: Options, extensions: Extensions) -> Prepared:
     """The stopping policies and the nested policy. Raises ValueError for a name that is not loaded."""
     nested, known = options.nested, {**extensions.hooks, **NESTED_POLICIES}
     # A run of the same machine has the same options, so that it ends by the same rules.
     base = options.model_dump(mode="json", exclude_unset=True) if nested.machine == "code" else {}
     policies = Policies.of(options.policies, extensions)
     nests = named("nested.policy: unknown hook", nested.policy, known)
-    return Parts(policies, nests, {**base, **nested.options})
+    return Prepared(policies, nests, {**base, **nested.options})
 
 
 def begin(input: RunInput, options: Options) -> tuple[Code, list[Message]]:
@@ -210,7 +210,7 @@ def look(c: Code, run: Run) -> Visit:
     """Policies first (R-001-8); then blocks, even if there is an answer, too; then the answer."""
     read = read_reply(_text(run))
     wanted = [SeenCall("repl", block) for block in read.blocks]
-    if policy := run.parts.policies.stop(policy_view("code", c, run, wanted, c.last_result)):
+    if policy := run.prepared.policies.stop(policy_view("code", c, run, wanted, c.last_result)):
         return _stopped(policy)
     fresh = {"blocks": read.blocks, "next": 0, "outputs": (), "missing": False, "reply_bytes": 0}
     if read.final is not None and not read.blocks:
@@ -281,7 +281,7 @@ def _conclude(c: Code, run: Run) -> Visit:
 
 def _next_reply(c: Code, run: Run) -> Visit:
     """Count the iteration, ask the policies, then ask for the next reply, or for the answer (2.2, 2.6)."""
-    policies, calls = run.parts.policies, _ran(c, run)
+    policies, calls = run.prepared.policies, _ran(c, run)
     result = "\n".join(str(call.result) for call in calls)
     memory = policies.notify(policy_view("code", c, run, calls, result), result)
     complete = {"iteration": c.iteration + 1, "policy_memory": memory}
@@ -336,7 +336,7 @@ def _ran(c: Code, run: Run) -> list[SeenCall]:
 def _found(c: Code, run: Run, answer: str, ran: Sequence[SeenCall] = ()) -> VisitEnd:
     """The answer is there; policies are told about the reply that gave it. Raises what they raise."""
     text = answer or _text(run)
-    memory = run.parts.policies.notify(policy_view("code", c, run, ran, c.last_result), text)
+    memory = run.prepared.policies.notify(policy_view("code", c, run, ran, c.last_result), text)
     return {"answer": answer, "finish": "stop", "policy_memory": memory}, FinalAnswerFound()
 
 

@@ -48,7 +48,7 @@ from workflows.machines.contract.journal import DECIDE_AGAIN, journal, opening
 from workflows.machines.contract.mapping import Mapped, fill_slots, new_artifacts, read_texts, with_text
 from workflows.machines.contract.reply import Decision, WantedCall, decision_of, decision_schema
 from workflows.machines.contract.round import Judgement
-from workflows.machines.contract.verify import verdict_on
+from workflows.machines.contract.verify import call_check
 
 __all__ = ["MACHINE", "S"]
 
@@ -248,12 +248,12 @@ def exit_or_wrap_up(c: Contract, patch: Patch, reason: str) -> VisitEnd:
 def verify(c: Contract, run: Run) -> VisitEnd:
     """Check the call against the protocol. A violation costs the round, and the model decides again."""
     wanted = c.last_decision.tool_call or WantedCall()
-    verdict = verdict_on(wanted, {tool.name: tool.parameters for tool in run.input.tools}, run.options)
-    found, name, warnings = verdict.violations, wanted.tool_id, list(verdict.warnings)
+    check = call_check(wanted, {tool.name: tool.parameters for tool in run.input.tools}, run.options)
+    found, name, warnings = check.violations, wanted.tool_id, list(check.warnings)
     event = log_entry("protocol_verify", ok=not found, tool_id=name, warnings=warnings)
     if not found:
         call = ToolCall(
-            id=f"round-{c.round.index}", tool=name, arguments=verdict.arguments, artifacts=verdict.artifacts
+            id=f"round-{c.round.index}", tool=name, arguments=check.arguments, artifacts=check.artifacts
         )
         return {"call": call, **log_patch(c, event)}, Verified()
     invalid = log_entry("tool_call_invalid", tool_id=name, codes=[one["code"] for one in found])

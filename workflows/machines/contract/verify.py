@@ -11,14 +11,14 @@ from workflows.machines.common.json_text import cut
 from workflows.machines.contract.context import Options, log_entry
 from workflows.machines.contract.reply import WantedCall, artifact_specs
 
-__all__ = ["Verdict", "verdict_on"]
+__all__ = ["CallCheck", "call_check"]
 
 NAME = re.compile(r"\w[\w .@/-]{0,99}")
 WORD = re.compile(r"\w[\w/+.]{0,39}")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CallCheck:
     """The call as it may be run, and what is wrong with it."""
 
     arguments: JsonObject
@@ -28,7 +28,7 @@ class Verdict:
     warnings: tuple[str, ...]
 
 
-def verdict_on(wanted: WantedCall, tools: Mapping[str, JsonObject], options: Options) -> Verdict:
+def call_check(wanted: WantedCall, tools: Mapping[str, JsonObject], options: Options) -> CallCheck:
     """All that is wrong with a call, found at once. `tools`: name -> JSON schema of the parameters."""
     params: JsonObject = wanted.params if isinstance(wanted.params, dict) else {}
     schema = tools.get(wanted.tool_id, {})
@@ -48,7 +48,7 @@ def verdict_on(wanted: WantedCall, tools: Mapping[str, JsonObject], options: Opt
     violations = tuple(log_entry("protocol_violation", code=code, message=text) for code, text in found)
     warnings = tuple(f"{wanted.tool_id} has no parameter {name!r}; it was left out" for name in extra)
     arguments = {name: value for name, value in params.items() if name not in extra}
-    return Verdict(arguments, specs, violations, warnings)
+    return CallCheck(arguments, specs, violations, warnings)
 
 
 def _wrong_call(wanted: WantedCall, tools: Mapping[str, JsonObject]) -> Iterator[tuple[str, str]]:

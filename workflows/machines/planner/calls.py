@@ -11,11 +11,11 @@ from workflows.machines.common.json_text import shown_name
 from workflows.machines.planner.context import Planner, shared
 from workflows.machines.planner.decisions import STEP_COMPLETED, TOOL_CALLED, Decision, Progress, cause
 
-__all__ = ["Problem", "forbidden", "marked", "ran"]
+__all__ = ["CallFailure", "forbidden", "marked", "ran"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CallFailure:
     """A call that was not run, or failed."""
 
     reason: str
@@ -26,17 +26,21 @@ class Problem:
     """Why the run halts; empty: it goes on."""
 
 
-def forbidden(c: Planner, run: Run, decision: Decision, pending: Iterable[NativeCall] = ()) -> Problem | None:
+def forbidden(
+    c: Planner, run: Run, decision: Decision, pending: Iterable[NativeCall] = ()
+) -> CallFailure | None:
     """What the policy has against the decision."""
-    violation = run.parts.policy.violation(decision, shared(c, pending))
+    violation = run.prepared.policy.violation(decision, shared(c, pending))
     if not violation:
         return None
     text = f"Policy violation: {violation}"
     halts = run.options.on_policy_violation == "halt"
-    return Problem("policy_violation", text, text if halts else "")
+    return CallFailure("policy_violation", text, text if halts else "")
 
 
-def ran(run: Run, decision: Decision, call_id: str, number: int) -> Generator[Any, Any, ToolResult | Problem]:
+def ran(
+    run: Run, decision: Decision, call_id: str, number: int
+) -> Generator[Any, Any, ToolResult | CallFailure]:
     """Run one tool; the result is one that the tool returned. An unknown tool is like one that fails."""
     name = decision.action or ""
     if name not in run.input.tool_names:
@@ -52,15 +56,15 @@ def ran(run: Run, decision: Decision, call_id: str, number: int) -> Generator[An
         return result
     if result.error in {"rejected", "expired"}:
         # A person did not let it run. Neither the tool failed nor the policy forbids it: the model is told.
-        return Problem("", result.output)
+        return CallFailure("", result.output)
     return _failed(run, name, result.output or str(result.error), lost=result.error == "unknown_outcome")
 
 
-def _failed(run: Run, name: str, text: str, *, lost: bool = False) -> Problem:
+def _failed(run: Run, name: str, text: str, *, lost: bool = False) -> CallFailure:
     """A tool that failed; one whose outcome is unknown always halts the run."""
     halts = lost or run.options.on_tool_error == "halt"
     reason = "unknown_outcome" if lost else "tool_failure"
-    return Problem(reason, text, f"Tool failure: {shown_name(name)}: {text}" if halts else "")
+    return CallFailure(reason, text, f"Tool failure: {shown_name(name)}: {text}" if halts else "")
 
 
 def marked(c: Planner, result: ToolResult) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from workflows.machines.planner.plan import plan_schema
 if TYPE_CHECKING:
     from workflows.machines.common.json_schema import Schema
 
-__all__ = ["Options", "Parts", "Planner", "prepare", "shared"]
+__all__ = ["Options", "Prepared", "Planner", "prepare", "shared"]
 
 Counter = Literal["model_calls", "tool_calls", "tokens", "input_tokens", "output_tokens", "cost_usd"]
 """What a budget may be set for."""
@@ -115,7 +115,7 @@ class Planner(Context):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Prepared:
     """What is made once from the options and the worker's hooks."""
 
     schema: Schema
@@ -125,7 +125,7 @@ class Parts:
     decider: Hook | None
 
 
-def prepare(options: Options, extensions: Extensions) -> Parts:
+def prepare(options: Options, extensions: Extensions) -> Prepared:
     """Raises ValueError for an unknown hook, or a schema that cannot be used."""
 
     def hook(option: str, name: str | None) -> Hook | None:
@@ -133,7 +133,7 @@ def prepare(options: Options, extensions: Extensions) -> Parts:
 
     marks = options.converged if isinstance(options.converged, tuple) else ()
     converged = None if isinstance(options.converged, tuple) else options.converged
-    return Parts(
+    return Prepared(
         schema=plan_schema(options.plan_schema),
         policy=Policy(
             options.min_confidence, hook("policy", options.policy), hook("converged", converged), marks

@@ -51,7 +51,7 @@ from workflows.machines.common.json_text import (
 )
 from workflows.machines.common.named import called
 from workflows.machines.planner import prompt, simple
-from workflows.machines.planner.calls import Problem, forbidden, marked, ran
+from workflows.machines.planner.calls import CallFailure, forbidden, marked, ran
 from workflows.machines.planner.context import Options, Planner, prepare, shared
 from workflows.machines.planner.decisions import Decision, Progress, cause, confidence_of, text_from
 from workflows.machines.planner.plan import CONTINUE_SCHEMA, continue_of, plan_of
@@ -206,16 +206,16 @@ def take_in(c: Planner, run: Run) -> VisitEnd:
 @recorded(S.PLAN, asks={AskModel}, reads=SHARED, writes={"state", *ENDS})
 def plan(c: Planner, run: Run) -> Visit:
     """Ask for the plan, once; check it against its schema and the policy (R-003-11)."""
-    parts, goal, schema = run.parts, run.input.goal or None, run.parts.schema
+    prepared, goal, schema = run.prepared, run.input.goal or None, run.prepared.schema
     try:
-        builder = parts.prompt_builder
+        builder = prepared.prompt_builder
         request = text_from("prompt builder", builder, goal, shared(c)) if builder else run.input.goal
         say = prompt.plan_prompt(run.input, schema.text, request, run.notes)
         reply = yield from do(ask(run, "plan", schema.plain, role="planner", beside=True, say=say))
         made = plan_of(reply, schema, goal)
     except AgentError as error:
         return halted("plan_failed", f"Plan failed: {cause(error)}")
-    if violation := parts.policy.violation(Decision("plan", made, confidence_of(made)), shared(c)):
+    if violation := prepared.policy.violation(Decision("plan", made, confidence_of(made)), shared(c)):
         return halted("policy_violation", f"Plan failed: Policy violation: {violation}")
     yield Say(say=(Message(role="assistant", content=reply.text),))
     return {"state": {**c.state, "plan": made}}, Planned("Plan created")
@@ -236,7 +236,8 @@ def decide(c: Planner, run: Run) -> Visit:
     if not decision["continue"]:
         why = str(decision["reason"])
         return {**patch, "exit_reason": "stopped"}, Stopped(why or "Decision: stop", thought=why, quiet=True)
-    if violation := run.parts.policy.violation(Decision("execute", made, confidence_of(answer)), shared(c)):
+    proposal = Decision("execute", made, confidence_of(answer))
+    if violation := run.prepared.policy.violation(proposal, shared(c)):
         return halted("policy_violation", f"Policy violation: {violation}")
     yield Say(say=(prompt.CARRY_OUT,))
     why = str(decision["reason"])
@@ -250,8 +251,8 @@ def _answer(c: Planner, run: Run, made: JsonObject) -> Generator[Any, Any, Any]:
         reply = yield from do(ask(run, "decide", CONTINUE_SCHEMA, role="decide", beside=True, say=say))
         given = read_object(reply.text)
         return NotJson(unread(reply, given.problem)) if isinstance(given, NotJson) else given
-    if run.parts.decider:
-        answer = called("hook", run.parts.decider, made, shared(c))
+    if run.prepared.decider:
+        answer = called("hook", run.prepared.decider, made, shared(c))
         return dict(answer) if isinstance(answer, Mapping) else answer
     return {"continue": True}
 
@@ -329,10 +330,10 @@ def observe(c: Planner, run: Run) -> Visit:
             return halted("invalid_arguments", text, Observed)
         decision = Decision(call.name, arguments)
         outcome = forbidden(c, run, decision, calls) or (yield from ran(run, decision, call.id, number))
-        if isinstance(outcome, Problem) and outcome.halts:
+        if isinstance(outcome, CallFailure) and outcome.halts:
             return halted(outcome.reason, outcome.halts, Observed)
         record: JsonObject = {"tool_call_id": call.id, "name": cut(call.name)}
-        if isinstance(outcome, Problem):
+        if isinstance(outcome, CallFailure):
             record["error"], marks = outcome.error, c.marks
         else:
             record["result"], marks = shown_value(outcome.output), marked(c, outcome)
@@ -376,7 +377,7 @@ def _ended(c: Planner, run: Run) -> VisitEnd | None:
     for counter, most in options.budgets.items():
         if used(counter) >= most:
             return halted("budget", f"Budget exceeded: {counter}")
-    if run.parts.policy.has_converged(shared(c), Progress(c.marks)):
+    if run.prepared.policy.has_converged(shared(c), Progress(c.marks)):
         return {"exit_reason": "converged"}, Stopped("Policy indicates convergence")
     if not c.observations:
         return {"exit_reason": "no_observations"}, Stopped("No observations")

@@ -12,7 +12,7 @@ from typing import Any
 from workflows.machines.authoring import JsonObject, Run
 from workflows.machines.common.json_text import NotJson, as_text, cut, merged, read_object, shown_value
 from workflows.machines.planner import prompt
-from workflows.machines.planner.calls import Problem, forbidden, marked, ran
+from workflows.machines.planner.calls import CallFailure, forbidden, marked, ran
 from workflows.machines.planner.context import Planner
 from workflows.machines.planner.decisions import Decision, text_from
 from workflows.machines.planner.prompt import FINISH
@@ -76,7 +76,7 @@ def act(c: Planner, run: Run) -> Generator[Any, Any, tuple[dict[str, Any], str, 
     if problem is None and decision.action == FINISH:
         return _finished(c, decision), FINISH, True
     outcome = problem or (yield from ran(run, decision, str(c.iteration), 1))
-    if isinstance(outcome, Problem):
+    if isinstance(outcome, CallFailure):
         patch = audited(c, decision, {"error": outcome.error})
         if outcome.halts:
             patch |= {"exit_reason": outcome.reason, "error": outcome.halts}
@@ -105,6 +105,6 @@ def _finished(c: Planner, decision: Decision) -> dict[str, Any]:
 def input_after(c: Planner, run: Run) -> str:
     """The input of the step after the newest one. Raises AgentError when the hook fails."""
     newest: Any = c.observations[-1]
-    if builder := run.parts.input_builder:
+    if builder := run.prepared.input_builder:
         return text_from("input builder", builder, newest["result"], c.iteration)
     return prompt.next_input(str(newest["decision"]["action"]), newest["result"])

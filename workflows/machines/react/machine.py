@@ -108,7 +108,7 @@ TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Prepared:
     """What is made once from the options and what the worker has loaded."""
 
     rules: tuple[Rule, ...]
@@ -154,7 +154,7 @@ def think(c: React, run: Run) -> Visit:
         yield Say(say=(*say, Message(role="assistant", content=cached.text)))
         return _drafted(c, run, read)
 
-    key, by_schema, schema = "", options.reply_format == "json_schema", run.parts.format.schema
+    key, by_schema, schema = "", options.reply_format == "json_schema", run.prepared.format.schema
     for attempt in range(1, options.max_format_attempts + 1):
         # a model that missed the format once may be held to it by its server
         enforced = schema if by_schema or attempt > 1 else None
@@ -173,13 +173,13 @@ def think(c: React, run: Run) -> Visit:
             patch, event = _drafted(c, run, read)
             return {**patch, "cache": {**c.cache, key: CachedReply(step=number, text=reply.text)}}, event
         problem = unread(reply, read.problem)
-        say = (prompt.bad_format(problem, run.parts.format.text(run.input.tool_names)),)
+        say = (prompt.bad_format(problem, run.prepared.format.text(run.input.tool_names)),)
     return _end("fatal_error", f"invalid format: {problem}", **_cost(run))
 
 
 def _read(run: Run, text: str) -> Thought | BadReply:
     """The parser's verdict. Any error of a user's parser that is no AgentError is fatal (R-000-9)."""
-    read = called("reply parser", run.parts.format.read, text)
+    read = called("reply parser", run.prepared.format.read, text)
     if not isinstance(read, Thought | BadReply):
         raise FatalError(f"the reply parser returned a {type(read).__name__}; expected Thought or BadReply")
     return read
@@ -231,11 +231,11 @@ def validate(c: React, run: Run) -> VisitEnd:
     assert c.newest is not None
     if c.newest.closed:
         return {}, Accepted("the step has failed; there is nothing to check")
-    verdict = judge(run.parts.rules, c.newest, c)
-    if not verdict.text:
+    violations = judge(run.prepared.rules, c.newest, c)
+    if not violations.text:
         return {**_update(c, status="validated"), "retry_reason": ""}, Accepted()
-    failed, text = _update(c, status="failed"), verdict.text
-    if verdict.terminal:
+    failed, text = _update(c, status="failed"), violations.text
+    if violations.terminal:
         return _end("rule_violation", text, **failed)
     count = c.retry_count + 1
     event = Escalated if count > run.options.max_retries_before_human else Rejected
@@ -429,10 +429,10 @@ def react_machine(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABEL
         context = React(trace_id=input.trace_id, goal=input.goal, given=input.values)
         return context, prompt.opening(input, reply_format)
 
-    def prepare(options: Options, extensions: Extensions) -> Parts:
+    def prepare(options: Options, extensions: Extensions) -> Prepared:
         if options.reply_format == "json_schema" and reply_format.schema is None:
             raise ValueError("the machine's reply format has no JSON schema; set `reply_format: text`")
-        return Parts(build_rules(options.rule_specs(), extensions.rules), reply_format)
+        return Prepared(build_rules(options.rule_specs(), extensions.rules), reply_format)
 
     return Machine(
         name=name,

@@ -21,7 +21,7 @@ from workflows.machines.common.named import (
     whole_number,
 )
 
-__all__ = ["RULE_TYPES", "Rule", "RuleSpec", "RuleType", "Verdict", "build_rules", "judge"]
+__all__ = ["RULE_TYPES", "Rule", "RuleSpec", "RuleType", "Violations", "build_rules", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ RuleType = Callable[[RuleSpec], Rule]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Violations:
     """What is wrong: one terminal violation, or all retryable ones."""
 
     text: str = ""
@@ -56,7 +56,7 @@ class Verdict:
     terminal: bool = False
 
 
-def judge(rules: Sequence[Rule], step: Any, context: Any) -> Verdict:
+def judge(rules: Sequence[Rule], step: Any, context: Any) -> Violations:
     """Run the rules in order. A rule may raise an `AgentError`; any other error is a FatalError."""
     gathered: list[str] = []
     for rule in rules:
@@ -68,10 +68,10 @@ def judge(rules: Sequence[Rule], step: Any, context: Any) -> Verdict:
                 "expected None, or what is wrong in words"
             )
         if message and rule.severity == "terminal":
-            return Verdict(f"{rule.name}: {message}", terminal=True)
+            return Violations(f"{rule.name}: {message}", terminal=True)
         if message:
             gathered.append(f"{rule.name}: {message}")
-    return Verdict("; ".join(gathered))
+    return Violations("; ".join(gathered))
 
 
 def build_rules(specs: Sequence[RuleSpec], loaded: Mapping[str, RuleType]) -> tuple[Rule, ...]:

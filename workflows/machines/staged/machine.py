@@ -175,7 +175,7 @@ class Lifecycle:
         stage, error = self.handler, c.last_error
         assert stage is not None
         try:
-            given = called(f"hook of stage {stage.name}", run.parts[stage.hook], StageView(c, stage))
+            given = called(f"hook of stage {stage.name}", run.prepared[stage.hook], StageView(c, stage))
             error = completed(error, {} if given is None else given)
         except MachineError as broken:
             code = CODES.get(type(broken).__name__, "StageError")

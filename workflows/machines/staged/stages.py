@@ -342,7 +342,7 @@ class StageView:
 def hook(stage: Stage, c: Any, run: Run) -> Doing[Left]:
     """A pure function gives the patch: (view) -> patch, or (patch, lifecycle)."""
     yield from ()  # a flow is a generator; this one needs no effects
-    given = called(f"hook of stage {stage.name}", run.parts[stage.hook], StageView(c, stage))
+    given = called(f"hook of stage {stage.name}", run.prepared[stage.hook], StageView(c, stage))
     patch, target = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if patch is None:
         raise EmptyVisit("staged", stage.enters, f"the stage {stage.name} returned nothing")
@@ -356,7 +356,7 @@ def check_precondition(stage: Stage, c: Any, run: Run) -> None:
     """Ask the stage's `check`, if it has one: true or an empty text lets the stage run (R-002-7, step 3)."""
     if stage.check is None:
         return
-    answer = called(f"check of stage {stage.name}", run.parts[stage.check], StageView(c, stage))
+    answer = called(f"check of stage {stage.name}", run.prepared[stage.check], StageView(c, stage))
     if not isinstance(answer, bool | str):
         raise FatalError(
             f"the check of stage {stage.name} returned a {type(answer).__name__}; expected true, false or "

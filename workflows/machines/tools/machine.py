@@ -290,7 +290,7 @@ def _calls(c: Tools, run: Run) -> ReplyCalls:
 
 
 def _policies(run: Run) -> Policies:
-    policies: Policies = run.parts
+    policies: Policies = run.prepared
     return policies
 
 
