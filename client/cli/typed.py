@@ -24,7 +24,7 @@ from client.agents.yaml import parse
 from client.cli.render import note, notes
 from client.errors import UsageError
 from client.runs.words import plain
-from workflows.gate.canonical import canonical
+from workflows.kernel.canonical import canonical
 
 if TYPE_CHECKING:
     from client.runs.listing import RequestSummary

@@ -40,7 +40,7 @@ from tests.server.trials import (
     until,
 )
 from workflows.api import AgentTask
-from workflows.gate.canonical import digest_of
+from workflows.kernel.canonical import digest_of
 from workflows.kernel.log import chain
 from workflows.people import Approvals, Group, People, RequestSettings
 

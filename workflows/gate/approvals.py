@@ -23,7 +23,7 @@ from workflows.gate.arguments import (
     fits,
     has_key,
 )
-from workflows.gate.canonical import canonical, digest_of
+from workflows.kernel.canonical import canonical, digest_of
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
     ApprovalMode,

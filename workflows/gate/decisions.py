@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from activities.contracts import Frozen, JsonObject
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, person_label, reaches
 from workflows.gate.arguments import argument_problem, arguments_for, condition_problem
-from workflows.gate.canonical import canonical, digest_of
+from workflows.kernel.canonical import canonical, digest_of
 from workflows.people import Command, Decision, Group, People, Request, StandingApproval, same_person
 
 __all__ = [

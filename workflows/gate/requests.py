@@ -21,9 +21,9 @@ from workflows.gate.approvals import (
     problems,
     vote_content,
 )
-from workflows.gate.canonical import canonical, digest_of
 from workflows.gate.decisions import IMMEDIATE, DecisionRules, Refused, content_digest, request_list
 from workflows.gate.texts import Topic, outcome_text
+from workflows.kernel.canonical import canonical, digest_of
 from workflows.people import Decided, Decision, Kind, Request, RequestOutcome, RequestSettings, Verb, Vote
 
 __all__ = ["OUTCOMES", "Position", "RequestEvent", "RequestState", "Requests"]

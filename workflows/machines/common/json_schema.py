@@ -20,7 +20,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from activities.contracts import PATTERN_STEPS, JsonObject, compiled
-from workflows.gate.canonical import canonical
+from workflows.kernel.canonical import canonical
 
 __all__ = ["SAFE_KEYWORDS", "Schema", "checked_schema", "error_text", "extend"]
 
