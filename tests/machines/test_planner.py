@@ -39,13 +39,14 @@ from tests.machines.planner_scripts import (
 from tests.machines.play import play, program_of, rows_of, rows_taken, tool
 from workflows.kernel.errors import ExecutionError, MaxIterationsExceeded, NoTransition, error_named
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.machine import Extensions, Machine, Run, RunInput
+from workflows.kernel.machine import Extensions, Machine, Run, RunInput, State
 from workflows.kernel.transition import close
 from workflows.machines.common.json_text import NotJson
 from workflows.machines.planner import MACHINE, Decision, Options, Planner, Progress, S, build_machine
 from workflows.machines.planner.decisions import Policy
-from workflows.machines.planner.machine import Observed, loop_check, recorded
-from workflows.machines.planner.simple import read_decision
+from workflows.machines.planner.loop import Observed, recorded
+from workflows.machines.planner.planned import TABLE, loop_check
+from workflows.machines.planner.reply import read_decision
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
@@ -94,8 +95,8 @@ def test_machine_refuses_options_of_the_other_mode() -> None:
 
 
 def test_event_without_a_row_names_state_and_event() -> None:
-    wrong = recorded(S.INTAKE)(lambda c, run: ({}, Observed()))
-    machine = replace(MACHINE, states=[wrong, *MACHINE.states[1:]])
+    wrong = recorded(TABLE, State(S.INTAKE, lambda c, run: ({}, Observed())))
+    machine = replace(MACHINE, states=[*wrong, *MACHINE.states[1:]])
     with pytest.raises(NoTransition, match="planner: in state INTAKE, Observed came; expected TakenIn"):
         play(program_of(machine), ())
 
@@ -226,7 +227,7 @@ def test_policy_is_asked_at_each_point_with_what_was_observed() -> None:
 
 CONDITIONS = ("halt", "iterations", "time", "budget", "converged", "observations")
 REASONS = ["broken", "Max iterations exceeded", "Time limit exceeded", "Budget exceeded: tokens",
-           "Policy indicates convergence", "", "No observations"]  # fmt: skip
+           "Policy indicates convergence", "Continuing", "No observations"]  # fmt: skip
 
 
 def checked(*holding: str) -> str:
@@ -245,11 +246,8 @@ def checked(*holding: str) -> str:
         options, prepared, RunInput("g"), S.LOOP_CHECK, step=1, visit=1, counts={}, ledger=Ledger(spent=spent)
     )
     assert loop_check.visit
-    try:
-        while True:
-            next(loop_check.visit(c, run))
-    except StopIteration as ended:
-        return str(ended.value[1].reason)
+    _, event = loop_check.visit(c, run)
+    return str(event.reason)
 
 
 @pytest.mark.parametrize("many", [1, 2, 6])

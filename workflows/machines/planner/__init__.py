@@ -2,6 +2,7 @@
 
 from workflows.machines.planner.context import Options, Planner
 from workflows.machines.planner.decisions import Decision, Progress
-from workflows.machines.planner.machine import MACHINE, S, build_machine
+from workflows.machines.planner.loop import S
+from workflows.machines.planner.machine import MACHINE, build_machine
 
 __all__ = ["MACHINE", "Decision", "Options", "Planner", "Progress", "S", "build_machine"]

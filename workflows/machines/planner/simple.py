@@ -1,63 +1,103 @@
-"""Simple mode: one decision `{action, params, confidence}` at a time, until it is `finish` (spec 4.10).
+"""The planner without a plan: one decision `{action, params, confidence}` at a time, as JSON, until it is
+`finish` (spec 4.10).
 
-The machine's loop is the same; here is what differs: how a decision is read, and what a step leaves behind.
+Reading order: the table, then the states in its order. A decision is read in `reply.py`; `decisions.py` says
+what may be done and when enough is done, `calls.py` runs a tool; `loop.py` has what both planners share.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Generator, Sequence
 from typing import Any
 
-from workflows.machines.authoring import JsonObject, Run
-from workflows.machines.common.json_text import NotJson, as_text, cut, merged, read_object, shown_value
+from workflows.machines.authoring import (
+    AgentError,
+    AskModel,
+    CallTools,
+    Exit,
+    Message,
+    Run,
+    RunInput,
+    Say,
+    Visit,
+    VisitEnd,
+    do,
+    state,
+)
+from workflows.machines.common.json_text import NotJson, as_text, merged, shown_value, unread
 from workflows.machines.planner import prompt
 from workflows.machines.planner.calls import CallFailure, forbidden, marked, ran
 from workflows.machines.planner.context import Planner
-from workflows.machines.planner.decisions import Decision, text_from
+from workflows.machines.planner.decisions import Decision, cause, text_from
+from workflows.machines.planner.loop import (
+    ENDS,
+    MAX_ITERATIONS,
+    SHARED,
+    Continued,
+    Finished,
+    Halted,
+    Observed,
+    Proposed,
+    S,
+    Stopped,
+    Table,
+    ask,
+    exit_of,
+    first_state,
+    halt,
+    halted,
+    loop_end,
+    recorded,
+    with_summary,
+)
 from workflows.machines.planner.prompt import FINISH
+from workflows.machines.planner.reply import decision_schema, read_decision
 
-__all__ = ["act", "audited", "decision_schema", "input_after", "read_decision"]
-
-NAME_CHARS = 100
-"""Characters of an action."""
-
-
-def decision_schema(tools: Sequence[str]) -> JsonObject:
-    """A decision on one action, for providers that enforce a schema: with other names than those of tools, a
-    small model fills in words of the prompt."""
-    return {
-        "type": "object",
-        "properties": {
-            "action": {"enum": list(dict.fromkeys((*tools, FINISH)))},
-            "params": {"type": "object"},
-            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
-        },
-        "required": ["action", "params"],
-    }
+TABLE: Table = {
+    S.INTAKE: {Continued: S.EXECUTE},
+    S.EXECUTE: {Proposed: S.OBSERVE, Halted: S.HALT},
+    S.OBSERVE: {Observed: S.LOOP_CHECK},
+    S.LOOP_CHECK: {Continued: S.EXECUTE, Stopped: S.FINALIZE, Halted: S.HALT},
+    S.FINALIZE: {Finished: S.END},
+}
 
 
-def read_decision(text: str) -> Decision | NotJson:
-    """The decision `{action, params, confidence}` that a reply is (spec 4.10). One without an action is left
-    to the policy. What is read here is what the policy is asked about, what runs, and what is audited."""
-    given = read_object(text)
-    if isinstance(given, NotJson):
-        return given
-    action, params, sure = given.get("action"), given.get("params"), given.get("confidence")
-    if not isinstance(action, str | None):
-        return NotJson(f"`action` must be a text, not {json.dumps(action)[:NAME_CHARS]}")
-    name = (action or "").strip()
-    if len(name) > NAME_CHARS:
-        return NotJson(f"`action` must have at most {NAME_CHARS} characters, not {len(name)}: {cut(name)}")
-    if isinstance(sure, bool) or not isinstance(sure, int | float | None):
-        return NotJson(f"`confidence` must be a number from 0 to 1, not {json.dumps(sure)[:NAME_CHARS]}")
-    if not isinstance(params, dict | None):
-        return NotJson(f"`params` must be an object, not {json.dumps(params)[:NAME_CHARS]}")
-    # Plain names: models write `:path` for a symbol, or a space too many.
-    plain = {key.strip().removeprefix(":").strip(): value for key, value in (params or {}).items()}
-    if len(plain) < len(params or {}):
-        return NotJson("`params` names one parameter twice (spaces and a colon in front do not count)")
-    return Decision(name or None, plain, sure)
+def begin(input: RunInput) -> tuple[Planner, list[Message]]:
+    """The conversation that decides on one action after the other."""
+    return Planner(given=input.goal), prompt.action_prompt(input)
+
+
+# -- INTAKE, EXECUTE: the model decides on an action ----------------------------------------------
+
+
+@state(S.INTAKE, writes={"state"})
+def take_in(c: Planner, run: Run) -> VisitEnd:
+    """Put the goal into the shared state."""
+    return first_state(run), Continued("Input normalized", quiet=True)
+
+
+@state(
+    S.EXECUTE,
+    asks={AskModel},
+    counts="iterations",
+    reads={"observations", "given"},
+    writes={*ENDS, "iteration", "observations"},
+)
+def execute(c: Planner, run: Run) -> Visit:
+    """Ask with the whole conversation; count the iteration, whatever comes of it. What cannot be read is
+    audited, too."""
+    if c.iteration >= run.options.max_iterations:
+        return halted("max_iterations", MAX_ITERATIONS)
+    number = c.iteration + 1
+    try:
+        reply = yield from do(ask(run, f"execute #{number}", decision_schema(run.input.tool_names)))
+    except AgentError as error:
+        text = f"Execution failed: {cause(error)}"
+        return halted("execution_failed", text, iteration=number, **audited(c, None, {"error": text}))
+    read = read_decision(reply.text)
+    if isinstance(read, NotJson):
+        text = f"Execution failed: the decision cannot be read: {unread(reply, read.problem)}"
+        return halted("invalid_decision", text, iteration=number, **audited(c, None, {"error": text}))
+    return {"iteration": number}, Proposed(f"Decided: {read.title}", thought="", quiet=True)
 
 
 def audited(c: Planner, decision: Decision | None, result: Any) -> dict[str, Any]:
@@ -66,28 +106,37 @@ def audited(c: Planner, decision: Decision | None, result: Any) -> dict[str, Any
     return {"observations": (*c.observations, record)}
 
 
-def act(c: Planner, run: Run) -> Generator[Any, Any, tuple[dict[str, Any], str, bool]]:
-    """Do the one action of a step: the patch, what happened, and whether the log has it anyway. What a tool
-    returns is merged into the shared state (4.9)."""
+# -- OBSERVE: code judges and does ----------------------------------------------------------------
+
+
+@state(
+    S.OBSERVE,
+    asks={CallTools},
+    reads={*SHARED, "marks", "given"},
+    writes={*ENDS, *SHARED, "marks", "answer"},
+)
+def observe(c: Planner, run: Run) -> Visit:
+    """Do the one action of the step. A halt is only asked for here; LOOP_CHECK decides it (R-003-4). What a
+    tool returns is merged into the shared state (4.9)."""
     assert run.reply is not None
     decision = read_decision(run.reply.content)
     assert isinstance(decision, Decision)  # else EXECUTE would have halted
-    problem = forbidden(c, run, decision)
-    if problem is None and decision.action == FINISH:
-        return _finished(c, decision), FINISH, True
-    outcome = problem or (yield from ran(run, decision, str(c.iteration), 1))
+    failure = forbidden(c, run, decision)
+    if failure is None and decision.action == FINISH:
+        return _finished(c, decision), Observed(FINISH, quiet=True)
+    outcome = failure or (yield from ran(run, decision, str(c.iteration), 1))
     if isinstance(outcome, CallFailure):
         patch = audited(c, decision, {"error": outcome.error})
         if outcome.halts:
-            patch |= {"exit_reason": outcome.reason, "error": outcome.halts}
-        return patch, outcome.halts or outcome.error, False
+            return halted(outcome.reason, outcome.halts, Observed, **patch)
+        return patch, Observed(outcome.error)
     value = shown_value(outcome.output)
     patch = {**audited(c, decision, value), "marks": marked(c, outcome), "answer": outcome.output}
     if isinstance(value, dict):
         patch["state"] = merged(c.state, value)
         if value.get("done") is True:
             patch["exit_reason"] = "done"
-    return patch, "Tools executed: 1", True
+    return patch, Observed("Tools executed: 1", quiet=True)
 
 
 def _finished(c: Planner, decision: Decision) -> dict[str, Any]:
@@ -102,9 +151,45 @@ def _finished(c: Planner, decision: Decision) -> dict[str, Any]:
     return patch
 
 
-def input_after(c: Planner, run: Run) -> str:
+# -- LOOP_CHECK, FINALIZE -------------------------------------------------------------------------
+
+
+@state(S.LOOP_CHECK, reads={*SHARED, *ENDS, "marks"}, writes={*ENDS, "given"})
+def loop_check(c: Planner, run: Run) -> Visit:
+    """Go on, end or halt: in exactly this order (spec 4.5). Only EXECUTE looks at the iterations (4.10)."""
+    if c.error:
+        return {}, Halted(c.error)
+    if c.exit_reason:  # the action `finish`, or a result with `done`
+        return {}, Stopped(c.exit_reason)
+    if ended := loop_end(c, run):
+        return ended
+    try:
+        given = _next_input(c, run)
+    except AgentError as error:
+        return halted("hook_failed", cause(error))
+    yield Say(say=(Message(role="user", content=given),), keep={"given": given})
+    return {}, Continued("Continuing", quiet=True)
+
+
+def _next_input(c: Planner, run: Run) -> str:
     """The input of the step after the newest one. Raises AgentError when the hook fails."""
     newest: Any = c.observations[-1]
     if builder := run.prepared.input_builder:
         return text_from("input builder", builder, newest["result"], c.iteration)
     return prompt.next_input(str(newest["decision"]["action"]), newest["result"])
+
+
+@state(S.FINALIZE, asks={AskModel}, reads={"answer"}, writes={"answer", "summary_error"})
+def finalize(c: Planner, run: Run) -> Visit:
+    """The answer of `finish`, or else the newest result, is the answer."""
+    return (yield from with_summary(run, c.answer))
+
+
+STATES = (*recorded(TABLE, take_in, execute, observe, loop_check), finalize, halt)
+
+
+def result(c: Planner, run: Run) -> Exit:
+    """How a run ended, with an audit record of each step. A policy violation leaves the run as such."""
+    newest = c.observations[-1]["result"] if c.observations else None
+    raises = "PolicyViolation" if c.exit_reason == "policy_violation" else "ExecutionError"
+    return exit_of(c, raises, state=dict(c.state), result=newest, audit=list(c.observations))
