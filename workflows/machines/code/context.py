@@ -108,8 +108,6 @@ class Code(Context):
     """The block to run next. An index: a shrinking tuple would cost its square in the log."""
     outputs: tuple[int, ...] = ()
     """Where in the conversation the output of each block that has run is."""
-    missing: bool = False
-    """Its `FINAL_VAR` names no variable, and the model was told."""
     reply_bytes: int = 0
     """What its blocks have sent outside and got back, in UTF-8."""
     # of the run

@@ -4,8 +4,9 @@ The blocks run in a sandbox. They look into the context and ask models about pie
 only what they print. Reading order: the table, then the states in its order. How one block runs is in
 `block.py`, options and context are in `context.py`.
 
-A block is a visit of EXECUTING of its own (`BlockRan`), so that what a run carries, and what it loses
-when the model fails, is one block. The spec's table does not have that row.
+A block is a visit of its own, so that what a run carries, and what it loses when the model fails, is one
+block. In the spec EXECUTING also looks for the answer beside the blocks and asks for the next reply. Here
+CONCLUDING does so; a reply without blocks goes there at once.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class S(Enum):
     SHALLOW_CALL = "SHALLOW_CALL"
     PROMPTING = "PROMPTING"
     EXECUTING = "EXECUTING"
+    CONCLUDING = "CONCLUDING"
     DONE = "DONE"
 
 
@@ -77,15 +79,23 @@ class LLMResponseReceived(Event):
 
 
 class CodeBlocksFound(Event):
-    """The reply has blocks to run, or nothing that can be used."""
+    """The reply has blocks to run."""
+
+
+class NothingToRun(Event):
+    """The reply has no block, and no answer by FINAL."""
 
 
 class BlockRan(Event):
-    """One block has run; more of the same reply may follow."""
+    """One block has run, and another one follows."""
+
+
+class AllRan(Event):
+    """The last block has run."""
 
 
 class CodeExecuted(Event):
-    """All blocks have run, the model saw their output, and its next reply came."""
+    """The model saw what its blocks printed, and its next reply came."""
 
 
 class FinalAnswerFound(Event):
@@ -107,9 +117,20 @@ class Failed(Event):
 TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
     S.INIT: {DepthExceeded: S.SHALLOW_CALL, LLMResponseReceived: S.PROMPTING, Failed: S.DONE},
     S.SHALLOW_CALL: {LLMResponseReceived: S.DONE, Failed: S.DONE},
-    S.PROMPTING: {FinalAnswerFound: S.DONE, CodeBlocksFound: S.EXECUTING, PolicyStop: S.DONE, Failed: S.DONE},
+    S.PROMPTING: {
+        FinalAnswerFound: S.DONE,
+        CodeBlocksFound: S.EXECUTING,
+        NothingToRun: S.CONCLUDING,
+        PolicyStop: S.DONE,
+        Failed: S.DONE,
+    },
     S.EXECUTING: {
         BlockRan: S.EXECUTING,
+        AllRan: S.CONCLUDING,
+        FinalAnswerFound: S.DONE,
+        Failed: S.DONE,
+    },
+    S.CONCLUDING: {
         CodeExecuted: S.PROMPTING,
         FinalAnswerFound: S.DONE,
         MaxIterationsReached: S.DONE,
@@ -196,57 +217,39 @@ def _facts(c: Code, reply: ModelReplied) -> Patch:
     }
 
 
-# -- PROMPTING: a look at the newest reply, without a model call --------------------
+# -- PROMPTING: a look at the newest reply, without a model call ----------------------------------
 
 
 @state(
     S.PROMPTING,
-    asks={RunCode},
     counts="iterations",
-    reads={*POLICY_VIEW, "session", "reaches"},
-    writes={"blocks", "next", "outputs", "missing", "reply_bytes", "session", "policy_memory", *ENDS},
+    reads=POLICY_VIEW,
+    writes={"blocks", "next", "outputs", "reply_bytes", "policy_memory", *ENDS},
 )
-def look(c: Code, run: Run) -> Visit:
+def look(c: Code, run: Run) -> VisitEnd:
     """Policies first (R-001-8); then blocks, even if there is an answer, too; then the answer."""
     read = read_reply(_text(run))
     wanted = [SeenCall("repl", block) for block in read.blocks]
     if policy := run.prepared.policies.stop(policy_view("code", c, run, wanted, c.last_result)):
         return _stopped(policy)
-    fresh = {"blocks": read.blocks, "next": 0, "outputs": (), "missing": False, "reply_bytes": 0}
     if read.final is not None and not read.blocks:
         return _found(c, run, read.final)
-    if read.final_var is not None and not read.blocks:
-        answer = yield from look_up(c, run, read.final_var)
-        if answer is not None:
-            return _found(c, run, answer)
-        return {**fresh, "missing": True}, CodeBlocksFound("no block, and FINAL_VAR names no variable")
-    return fresh, CodeBlocksFound("" if read.blocks or read.not_run else "no block and no answer")
+    fresh = {"blocks": read.blocks, "next": 0, "outputs": (), "reply_bytes": 0}
+    return fresh, CodeBlocksFound() if read.blocks else NothingToRun()
 
 
-# -- EXECUTING: the next block, or the end of the reply -------------------------------------------
+# -- EXECUTING: the next block --------------------------------------------------------------------
 
 
 @state(
     S.EXECUTING,
     asks={RunCode, AskModel, CallTools, RunMachine},
     counts="blocks",
-    reads={"next", "missing", "cut", "tokens", "dropped", *SANDBOX, *POLICY_VIEW},
-    writes={
-        "next",
-        "outputs",
-        "iteration",
-        "last_result",
-        "policy_memory",
-        "dropped",
-        *SANDBOX,
-        *REPLY,
-        *ENDS,
-    },
+    reads={"next", *SANDBOX, *POLICY_VIEW},
+    writes={"next", "outputs", "policy_memory", *SANDBOX, *ENDS},
 )
 def execute(c: Code, run: Run) -> Visit:
-    """Run the next block. After the last one look for the answer, then ask the model to go on."""
-    if c.next >= len(c.blocks):
-        return (yield from _conclude(c, run))
+    """Run the next block with all its calls, and tell the model what it printed."""
     block = Block(c, run)
     yield from block.run_to_end()
     after = {
@@ -262,19 +265,27 @@ def execute(c: Code, run: Run) -> Visit:
         answer = yield from look_up(c, run, block.variable)
     if answer is not None:
         return _found(c, run, answer, _ran(c, run))
-    return {}, BlockRan()
+    return {}, BlockRan() if c.next < len(c.blocks) else AllRan()
 
 
-def _conclude(c: Code, run: Run) -> Visit:
-    """All blocks have run: the answer in the reply itself, or what the model must know about its reply."""
+# -- CONCLUDING: the answer beside the blocks, or the next reply ----------------------------------
+
+
+@state(
+    S.CONCLUDING,
+    asks={RunCode, AskModel},
+    reads={"session", "cut", "tokens", "reaches", "dropped", *POLICY_VIEW},
+    writes={"session", "iteration", "last_result", "policy_memory", "dropped", *REPLY, *ENDS},
+)
+def conclude(c: Code, run: Run) -> Visit:
+    """The answer in the reply itself, or what the model must know about its reply, and the next one."""
     read = read_reply(_text(run))
-    if read.final is not None:
-        return _found(c, run, read.final, _ran(c, run))
-    if read.final_var is not None and not c.missing:
+    answer = read.final
+    if read.final_var is not None:
         answer = yield from look_up(c, run, read.final_var)
-        if answer is not None:
-            return _found(c, run, answer, _ran(c, run))
-    elif said := remarks(read, cut=c.cut, nothing=not (c.blocks or c.missing)):
+    if answer is not None:
+        return _found(c, run, answer, _ran(c, run))
+    if said := remarks(read, cut=c.cut, nothing=not c.blocks and read.final_var is None):
         yield Say(say=said)
     return (yield from _next_reply(c, run))
 
@@ -422,7 +433,7 @@ MACHINE = Machine(
     begin=begin,
     initial=S.INIT,
     table=TABLE,
-    states=[first_reply, shallow, look, execute],
+    states=[first_reply, shallow, look, execute, conclude],
     step=S.PROMPTING,
     on_reopen=lambda c: (S.INIT, end_forgotten(Code, {*ENDS, "error", "raises", "outcome_unknown"})),
     on_error=on_error,
@@ -436,7 +447,7 @@ MACHINE = Machine(
     max_effects=lambda options: 2 * options.block.calls + 2,
     caps=lambda options: {
         "iterations": options.max_iterations,
-        "blocks": (MAX_BLOCKS + 1) * options.max_iterations,
+        "blocks": MAX_BLOCKS * options.max_iterations,
     },
     roles=ROLES,
     plain_replies=False,
