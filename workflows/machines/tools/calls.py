@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from activities.contracts import JsonObject, Message, NativeCall, ToolCall, ToolResult, call_title
+from workflows.machines.authoring import JsonObject, Message, NativeCall, ToolCall, ToolResult
 from workflows.machines.common.json_text import NotJson, call_arguments, clean, is_json, shown_name
 from workflows.machines.common.stopping import SeenCall
 
-__all__ = ["NOT_RUN", "Done", "ReplyCalls"]
+__all__ = ["NOT_RUN", "DoneCall", "ReplyCall", "done_calls", "reply_calls", "runnable", "until_unknown"]
 
 CUT_OFF = "the reply was cut off at the limit of the model's output (`max_output_tokens`); write less at once"
 NOT_RUN = (
@@ -20,10 +20,72 @@ NOT_RUN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ReplyCall:
+    """One call of a reply, before it is run."""
+
+    native: NativeCall
+    arguments: Any
+    """As read; the text itself where it cannot be read."""
+    refusal: str = ""
+    """Why it is not run, for the model; empty: it is."""
+    unknown: bool = False
+    """It is not run because the run has no such tool."""
+
+    @property
+    def seen(self) -> SeenCall:
+        """As policies see it."""
+        return SeenCall(self.native.name, self.arguments)
+
+
+def reply_calls(reply: Message, tools: Sequence[str], most: int, *, cut: bool) -> list[ReplyCall]:
+    """The calls of a reply, with their arguments read. `tools`: names of the run's tools; `most`: how many of
+    them may run; `cut`: the reply ended at the limit of the model's output."""
+    found, last = [], len(reply.tool_calls)
+    for number, call in enumerate(reply.tool_calls, start=1):
+        read = call_arguments(call)
+        unknown = number <= most and call.name not in tools
+        if number > most:
+            refusal = f"not run: a reply may ask for {most} tools at most (`max_calls_per_reply`)"
+            refusal += "; ask again for what is still wanted"
+        elif unknown:
+            refusal = f"there is no tool {shown_name(call.name)}; there are {', '.join(tools)}"
+        else:
+            refusal = _unread(call, read, cut=cut, last=number == last)
+        arguments = call.arguments if isinstance(read, NotJson) else read
+        found.append(ReplyCall(call, arguments, refusal, unknown))
+    return found
+
+
+def _unread(call: NativeCall, read: JsonObject | NotJson, *, cut: bool, last: bool) -> str:
+    """Why the arguments cannot be used. Where the reply was cut off, its last call has none because they did
+    not come."""
+    if cut and last and not call.arguments.strip():
+        return f"the arguments are missing: {CUT_OFF}"
+    if not isinstance(read, NotJson):
+        return ""
+    return f"{read.problem}; {CUT_OFF}" if cut else read.problem
+
+
+def until_unknown(calls: Sequence[ReplyCall]) -> Sequence[ReplyCall]:
+    """The calls up to the first one of an unknown tool, where that ends the run (R-001-7)."""
+    end = next((number for number, call in enumerate(calls, start=1) if call.unknown), len(calls))
+    return calls[:end]
+
+
+def runnable(calls: Sequence[ReplyCall]) -> tuple[ToolCall, ...]:
+    """The calls that are run, in order."""
+    return tuple(
+        ToolCall(id=call.native.id, tool=call.native.name, arguments=call.arguments)
+        for call in calls
+        if not call.refusal
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DoneCall:
     """A call and what became of it."""
 
-    call: NativeCall
+    call: ReplyCall
     content: str
     """For the model: JSON."""
     fatal: tuple[str, str] | None = None
@@ -32,109 +94,42 @@ class Done:
     @property
     def message(self) -> Message:
         """The tool message that answers the call."""
-        return Message(role="tool", content=self.content, tool_call_id=self.call.id)
+        return Message(role="tool", content=self.content, tool_call_id=self.call.native.id)
 
     @property
     def seen(self) -> SeenCall:
         """As policies see it."""
-        return SeenCall(self.call.name, _given(self.call), self.content)
+        return SeenCall(self.call.native.name, self.call.arguments, self.content)
 
 
-class _NoTool(NotJson):
-    """A call is not run, because the run has no such tool."""
+def done_calls(
+    calls: Sequence[ReplyCall], results: Sequence[ToolResult], *, unknown_ends: bool
+) -> list[DoneCall]:
+    """Each call with its outcome, in order. There are fewer results than runnable calls when the calls behind
+    one were not run any more."""
+    waiting, done = iter(results), []
+    for call in calls:
+        if call.refusal:
+            fatal = _unknown(call.refusal) if call.unknown and unknown_ends else None
+            done.append(DoneCall(call, _error_json(call.refusal), fatal))
+        elif result := next(waiting, None):
+            done.append(_returned(call, result, unknown_ends=unknown_ends))
+        else:
+            done.append(DoneCall(call, _error_json(NOT_RUN)))
+    return done
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyCalls:
-    """The calls of one reply."""
-
-    reply: Message
-    cut: bool
-    """The reply ended at the limit of the model's output."""
-    tools: tuple[str, ...]
-    """Names of the run's tools."""
-    most: int
-    """Calls that may run."""
-    unknown_tool: Literal["raise", "report"]
-
-    def wanted(self) -> list[SeenCall]:
-        """The calls before anything is run, as policies see them."""
-        return [SeenCall(call.name, _given(call)) for call in self.reply.tool_calls]
-
-    def runs(self) -> tuple[ToolCall, ...]:
-        """The calls that can be run, in order."""
-        return tuple(
-            ToolCall(id=call.id, tool=call.name, arguments=given)
-            for call, given in self._read()
-            if not isinstance(given, NotJson)
-        )
-
-    def done(self, results: Sequence[ToolResult]) -> list[Done]:
-        """Each call with its outcome, in order, up to one that ends the run before anything is run.
-
-        There are fewer results than runs when the calls behind one were not run any more.
-        """
-        waiting, done = iter(results), []
-        for call, given in self._read():
-            if isinstance(given, NotJson):
-                fatal = self._unknown(given.problem) if isinstance(given, _NoTool) else None
-                done.append(Done(call, _error_json(given.problem), fatal))
-            elif result := next(waiting, None):
-                done.append(self._returned(call, result))
-            else:
-                done.append(Done(call, _error_json(NOT_RUN)))
-        return done
-
-    def _read(self) -> Iterator[tuple[NativeCall, JsonObject | NotJson]]:
-        """Each call with its arguments, or why it is not run; up to the first unknown tool, where that ends
-        the run (R-001-7)."""
-        calls = self.reply.tool_calls
-        for number, call in enumerate(calls, start=1):
-            if number > self.most:
-                problem = f"not run: a reply may ask for {self.most} tools at most (`max_calls_per_reply`)"
-                yield call, NotJson(f"{problem}; ask again for what is still wanted")
-            elif call.name not in self.tools:
-                there = ", ".join(self.tools)
-                yield call, _NoTool(f"there is no tool {shown_name(call.name)}; there are {there}")
-                if self.unknown_tool == "raise":
-                    return
-            else:
-                yield call, _arguments(call, cut=self.cut, last=number == len(calls))
-
-    def _returned(self, call: NativeCall, result: ToolResult) -> Done:
-        fatal = None
-        if result.error == "unknown_outcome":
-            fatal = ("ExecutionError", result.output)
-        elif result.error == "unknown_tool":
-            fatal = self._unknown(result.output)
-        return Done(call, _json(result.output) if result.ok else _error_json(result.output), fatal)
-
-    def _unknown(self, problem: str) -> tuple[str, str] | None:
-        if self.unknown_tool == "report":
-            return None
-        return "ToolNotFound", f"{problem}. With `unknown_tool: report` the model would be told instead"
+def _returned(call: ReplyCall, result: ToolResult, *, unknown_ends: bool) -> DoneCall:
+    fatal = None
+    if result.error == "unknown_outcome":
+        fatal = ("ExecutionError", result.output)
+    elif result.error == "unknown_tool" and unknown_ends:
+        fatal = _unknown(result.output)
+    return DoneCall(call, _json(result.output) if result.ok else _error_json(result.output), fatal)
 
 
-def _arguments(call: NativeCall, *, cut: bool, last: bool) -> JsonObject | NotJson:
-    """The arguments. Where the reply was cut off, its last call has none because they did not come."""
-    read = call_arguments(call)
-    if cut and last and not call.arguments.strip():
-        return NotJson(f"the arguments are missing: {CUT_OFF}")
-    if cut and isinstance(read, NotJson):
-        return NotJson(f"{read.problem}; {CUT_OFF}")
-    return read
-
-
-def _given(call: NativeCall) -> Any:
-    """A call's arguments for policies: as read, or the text that cannot be read."""
-    arguments = call_arguments(call)
-    return call.arguments if isinstance(arguments, NotJson) else arguments
-
-
-def _title(call: NativeCall) -> str:
-    given = _given(call)
-    named = given if isinstance(given, dict) else {"arguments": given}
-    return call_title(shown_name(call.name), named)
+def _unknown(problem: str) -> tuple[str, str]:
+    return "ToolNotFound", f"{problem}. With `unknown_tool: report` the model would be told instead"
 
 
 def _json(output: str) -> str:

@@ -46,7 +46,7 @@ from workflows.machines.common.stopping import (
     newest_results,
     policy_view,
 )
-from workflows.machines.tools.calls import ReplyCalls
+from workflows.machines.tools.calls import ReplyCall, done_calls, reply_calls, runnable, until_unknown
 
 __all__ = ["MACHINE", "Options", "S", "Tools"]
 
@@ -235,13 +235,13 @@ def first_reply(c: Tools, run: Run) -> Visit:
 def look(c: Tools, run: Run) -> VisitEnd:
     """Look at the newest reply: policies first, then tool calls, then the answer. A policy that stops also
     discards an answer that is there. PROMPTING is the spec's name: the reply came in the state before."""
-    calls = _calls(c, run)
-    view = _view(c, run, calls.wanted())
+    assert run.reply is not None
+    calls, text = _calls(c, run), run.reply.content
+    view = _view(c, run, [call.seen for call in calls])
     if policy := _policies(run).stop(view):
         return _stopped(policy)
-    if calls.reply.tool_calls:
+    if calls:
         return {}, ToolCallsFound()
-    text = calls.reply.content
     memory = _policies(run).notify(view, text)
     ended = {"policy_memory": memory, "answer": text, "finish": "cut_off" if c.cut else "stop"}
     return ended, NoToolCalls()
@@ -256,14 +256,15 @@ def look(c: Tools, run: Run) -> VisitEnd:
 )
 def execute(c: Tools, run: Run) -> Visit:
     """Run the calls in order, tell the model, ask the policies, then ask the model again."""
-    calls, options = _calls(c, run), run.options
+    options, unknown_ends = run.options, run.options.unknown_tool == "raise"
+    calls = until_unknown(_calls(c, run)) if unknown_ends else _calls(c, run)
     results: tuple[ToolResult, ...] = ()
-    if runs := calls.runs():
+    if wanted := runnable(calls):
         returned = yield from do(
-            CallTools(calls=runs, parallel=options.parallel_tools, attempts=options.max_tool_attempts)
+            CallTools(calls=wanted, parallel=options.parallel_tools, attempts=options.max_tool_attempts)
         )
         results = returned.results
-    done = calls.done(results)
+    done = done_calls(calls, results, unknown_ends=unknown_ends)
     yield Say(say=tuple(one.message for one in done))
     if fatal := next((one.fatal for one in done if one.fatal), None):
         return _failed(*fatal)
@@ -281,12 +282,9 @@ def execute(c: Tools, run: Run) -> Visit:
     return _forced(c, reply)
 
 
-def _calls(c: Tools, run: Run) -> ReplyCalls:
+def _calls(c: Tools, run: Run) -> list[ReplyCall]:
     assert run.reply is not None
-    options = run.options
-    return ReplyCalls(
-        run.reply, c.cut, run.input.tool_names, options.max_calls_per_reply, options.unknown_tool
-    )
+    return reply_calls(run.reply, run.input.tool_names, run.options.max_calls_per_reply, cut=c.cut)
 
 
 def _policies(run: Run) -> Policies:
