@@ -47,7 +47,7 @@ from workflows.machines.contract.context import (
 from workflows.machines.contract.journal import DECIDE_AGAIN, journal, opening
 from workflows.machines.contract.mapping import Mapped, fill_slots, new_artifacts, read_texts, with_text
 from workflows.machines.contract.reply import Decision, WantedCall, decision_of, decision_schema
-from workflows.machines.contract.round import Judgement
+from workflows.machines.contract.round import Judged, judged
 from workflows.machines.contract.verify import call_check
 
 __all__ = ["MACHINE", "S"]
@@ -147,19 +147,18 @@ def decide(c: Contract, run: Run) -> Visit:
     if exhausted and run.options.exhausted_round == "skip":
         return exit_or_wrap_up(c, {"error": BUDGET_EXHAUSTED, "overdraft": overdraft}, "max_iterations")
     decision, (slots, events) = yield from ask(c, run, overdraft)
-    judgement = Judgement(c, decision, overdraft)
-    patch: dict[str, Any] = {
+    judgement = judged(c, decision, overdraft)
+    # of a decision beyond the budget nothing is kept but its mapping (R-004-2)
+    kept = {"error": BUDGET_EXHAUSTED} if judgement.exhausted else decision_patch(c, judgement)
+    patch = {
         "slots": {**c.slots, **slots},
         "budget": judgement.budget,
         "show": judgement.show,
         "overdraft": judgement.overdraft,
-        **log_patch(c, judgement.event, *judgement.events, *events),
+        **log_patch(c, *judgement.events, *events),
+        **kept,
     }
-    if judgement.exhausted:
-        patch["error"] = BUDGET_EXHAUSTED  # and nothing of the decision is kept but its mapping (R-004-2)
-    else:
-        patch |= decision_patch(c, judgement)
-    return route(c.after(patch), run, patch, judgement)
+    return route(c, run, patch, judgement)
 
 
 def ask(c: Contract, run: Run, overdraft: Overdraft) -> Generator[Effect[Any], Any, tuple[Decision, Mapped]]:
@@ -192,7 +191,7 @@ def ask(c: Contract, run: Run, overdraft: Overdraft) -> Generator[Effect[Any], A
         say = DECIDE_AGAIN
 
 
-def decision_patch(c: Contract, judgement: Judgement) -> Patch:
+def decision_patch(c: Contract, judgement: Judged) -> Patch:
     """What outlives a decision: stage, strategy, summary and questions."""
     decision, update = judgement.decision, {"stage": judgement.stage}
     if decision.strategy in ("explore", "exploit", "render"):
@@ -205,18 +204,17 @@ def decision_patch(c: Contract, judgement: Judgement) -> Patch:
     return patch
 
 
-def route(c: Contract, run: Run, patch: dict[str, Any], judgement: Judgement) -> VisitEnd:
-    """On to the tool, around again, or to an exit. `c` is the context after the patch."""
-    decision = judgement.decision
+def route(c: Contract, run: Run, patch: Patch, judgement: Judged) -> VisitEnd:
+    """On to the tool, around again, or to an exit, with this patch."""
+    decision, thought = judgement.decision, judgement.decision.notes
     if judgement.action == "call_tool":
-        return patch, ToolChosen(thought=decision.notes)
-    patch |= timing_patch(c, run, judgement.action)
+        return patch, ToolChosen(thought=thought)
+    timed = {**patch, **timing_patch(c, run, judgement.action)}
     if judgement.action == "decision":
-        patch["round"] = c.round.next
-        around: Event = ForcedRerun(decision.problem) if judgement.forced else Rerun()
-        return patch, replace(around, thought=decision.notes)
-    ended, event = exit_or_wrap_up(c, patch, judgement.exit_reason or "complete")
-    return ended, replace(event, thought=decision.notes)
+        event: Event = ForcedRerun(decision.problem) if judgement.forced else Rerun()
+        return {**timed, "round": c.after(patch).round.next}, replace(event, thought=thought)
+    ended, event = exit_or_wrap_up(c, timed, judgement.exit_reason)
+    return ended, replace(event, thought=thought)
 
 
 def exit_or_wrap_up(c: Contract, patch: Patch, reason: str) -> VisitEnd:
@@ -314,7 +312,7 @@ def execute(c: Contract, run: Run) -> Visit:
     writes={"exit_reason", "slots", "session_log"},
     holds=lambda c, came_from: "" if c.exit_reason else "no exit reason was granted",
 )
-def leave(c: Contract, run: Run) -> Visit:
+def finish(c: Contract, run: Run) -> Visit:
     """Read the texts that slots hold by reference, then decide whether the contract is fulfilled."""
     unread = {name: slot for name, slot in c.slots.items() if slot.text is None and not slot.binary}
     reads = [slot.read for slot in unread.values()]
@@ -479,7 +477,7 @@ MACHINE = Machine(
     begin=begin,
     initial=S.DECISION,
     table=TABLE,
-    states=(decide, verify, execute, leave),
+    states=(decide, verify, execute, finish),
     step=S.DECISION,
     result=result,
     on_error=on_error,
