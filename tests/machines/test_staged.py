@@ -41,7 +41,7 @@ from workflows.kernel.machine import Extensions
 from workflows.kernel.snapshot import Program, dump
 from workflows.kernel.transition import advance, close, load, start
 from workflows.machines.common.json_text import NotJson
-from workflows.machines.staged import MACHINE, Options, Stage, build_machine
+from workflows.machines.staged import MACHINE, Options, Stage, build_machine, machine
 from workflows.machines.staged.context import FIELDS, Observation, Thought
 from workflows.machines.staged.reply import object_in, read_observation, read_thought
 
@@ -855,6 +855,14 @@ def test_options_are_within_their_bounds() -> None:
         with pytest.raises(ValidationError):
             Options.model_validate(options)
     assert ModelSpec(temperature=0).temperature == 0  # design 9.11
+
+
+def test_page_begins_with_the_table_of_the_shipped_stages() -> None:
+    lines = [
+        f"    {name}: {', '.join(f'{event.__name__} -> {to}' for event, to in row.items())}\n"
+        for name, row in MACHINE.rows.items()
+    ]
+    assert "".join(lines) in str(machine.__doc__)
 
 
 def test_a_machine_of_other_options_is_refused() -> None:

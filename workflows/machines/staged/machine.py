@@ -1,8 +1,15 @@
 """Staged: stages work on one typed state, each with a declared view and patch (spec 3).
 
-The stages are data: `build_machine(options)` makes lifecycle, events, table and states of them, and
-`MACHINE` is made of the shipped ones. Reading order: the table, the states, what the machine itself writes,
-errors and the end; and last how one stage run leaves. What a stage does is in `stages.py`.
+The stages are data: `build_machine(options)` makes lifecycle, events, table and states of them. The shipped
+ones make this table, and a broken rule leads to Failed from each state (spec 3.2):
+
+    Initialized: ToThinking -> Thinking
+    Thinking: ToActing -> Acting, ToObserving -> Observing, StageFailed -> Failed
+    Acting: ToObserving -> Observing, StageFailed -> Failed
+    Observing: ToFinished -> Finished, ToThinking -> Thinking, StageFailed -> Failed
+
+Reading order: how the table is made, the states, what the machine itself writes, errors and the end; and last
+how one stage run ends. What a stage does is in `stages.py`.
 
 A stage writes what it declared and nothing else. All that the machine itself writes (iteration, clearing,
 notes, the fallback text, `last_error`) happens on entering a state, in `on_error`, `on_violation` and
@@ -61,7 +68,7 @@ from workflows.machines.staged.context import (
     Observation,
 )
 from workflows.machines.staged.options import FAILING, ROLES, Options, Stage
-from workflows.machines.staged.stages import FLOWS, Left, StageFailure, StageView, check_precondition
+from workflows.machines.staged.stages import FLOWS, StageEnd, StageFailure, StageView, check_precondition
 
 __all__ = ["MACHINE", "build_machine"]
 
@@ -164,9 +171,9 @@ class Lifecycle:
     def run_stage(self, stage: Stage, c: Any, run: Run) -> Visit:
         """One stage run, steps 3 to 7 (R-002-7); the kernel does the others."""
         check_precondition(stage, c, run)
-        left = yield from FLOWS[stage.flow_type][0](stage, c, run)
-        patch, target, reason = yield from departure(stage, left, run)
-        return patch, self.events[target](reason, thought=left.thought)
+        end = yield from FLOWS[stage.flow_type][0](stage, c, run)
+        patch, target, reason = yield from checked_end(stage, end, run)
+        return patch, self.events[target](reason, thought=end.thought)
 
     def handle_error(self, c: Any, run: Run) -> VisitEnd:
         """Failing: what the error handler's function returns completes `last_error`. A fault of the function
@@ -313,21 +320,22 @@ def completed(error: LastError, given: object) -> LastError:
     return LastError.model_validate_json(completed.model_dump_json())
 
 
-# -- how a stage leaves (R-002-7, steps 5 to 7) ---------------------------------------------------
+# -- how a stage ends (R-002-7, steps 5 to 7) -----------------------------------------------------
 
 
-def departure(stage: Stage, left: Left, run: Run) -> Generator[Effect[Any], Any, tuple[Patch, str, str]]:
-    """The stage's patch, the lifecycle that it leads to, and the reason. Raises StageFailure for a stage that
-    asks for Failed, or for another pass where none is left; its patch is kept."""
+def checked_end(stage: Stage, end: StageEnd, run: Run) -> Generator[Effect[Any], Any, tuple[Patch, str, str]]:
+    """The stage's patch, the lifecycle that it leads to, and the reason. The patch is checked here before the
+    exit, as R-002-7 says; the kernel looks at it after that. Raises StageFailure for a stage that asks for
+    Failed, or for another pass where none is left; its patch is kept."""
     options: Options = run.options
     exits = options.open_exits(stage, run.step)
-    patch = dict(left.patch)
-    if not patch and left.target is None:
+    patch = dict(end.patch)
+    if not patch and end.target is None:
         raise EmptyVisit("staged", stage.enters, f"the stage {stage.name} returned an empty patch")
-    reason = _check_writes(stage, patch) + left.reason
+    reason = _check_writes(stage, patch) + end.reason
     _check_fit(stage, patch)
-    said = patch.get("lifecycle", left.target)
-    chosen = left.target if left.target is not None else said
+    said = patch.get("lifecycle", end.target)
+    chosen = end.target if end.target is not None else said
     if chosen is None and len(exits) == 1:
         chosen = said = exits[0]
     if not isinstance(chosen, str) or said != chosen or chosen not in (*stage.targets, *exits, FAILED):

@@ -1,4 +1,4 @@
-"""What each type of stage does (spec 3.9): a generator of effects that returns how the stage leaves.
+"""What each type of stage does (spec 3.9): a generator of effects that returns how the stage ends.
 
 Reading order: think, act, observe as shipped; then stages of users' own: a model call, a whole machine, a
 pure function. What may be written and where a run may go is checked outside, in `machine.py`.
@@ -64,7 +64,7 @@ from workflows.machines.staged.prompt import (
 )
 from workflows.machines.staged.reply import object_in, read_observation, read_thought
 
-__all__ = ["FLOWS", "Left", "StageFailure", "StageView", "check_precondition"]
+__all__ = ["FLOWS", "StageEnd", "StageFailure", "StageView", "check_precondition"]
 
 T = TypeVar("T")
 Doing = Generator[Effect[Any], Any, T]
@@ -77,8 +77,8 @@ NOT_RUN = "not run, because a call before it could not be performed"
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """How a stage leaves."""
+class StageEnd:
+    """How one run of a stage ends."""
 
     patch: Patch
     target: object = None
@@ -121,7 +121,7 @@ def pick(stage: Stage, wanted: str, *avoid: str) -> str:
 # -- think ----------------------------------------------------------------------------------------
 
 
-def think(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+def think(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
     """One structured model call gives the thought, and another one while it cannot be read. In a pass that
     must answer it suggests no tools."""
     options, must_answer = run.options, run.options.must_answer(run.step)
@@ -139,10 +139,10 @@ def think(stage: Stage, c: Any, run: Run) -> Doing[Left]:
     raise StageFailure(problem, reply=clean(reply.text[:500]), finish_reason=reply.finish_reason)
 
 
-def _thought(stage: Stage, thought: Thought) -> Left:
+def _thought(stage: Stage, thought: Thought) -> StageEnd:
     tools = thought.suggested_tools
     target = pick(stage, ACTING, OBSERVING) if tools else pick(stage, OBSERVING, ACTING)
-    return Left({"thought": thought}, target, thought=f"{thought.intent}: {thought.reasoning}")
+    return StageEnd({"thought": thought}, target, thought=f"{thought.intent}: {thought.reasoning}")
 
 
 # -- act ------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ Planned = tuple[RequestedTool, ToolOutput | None]
 """A tool call as the model asked for it; and for one that is not run, its output."""
 
 
-def act(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+def act(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
     """The suggested tools are offered to a model; those that it asks for are run in order."""
     if c.thought is None:
         raise StageFailure("`thought` is not set: a stage that writes it must run before this one")
@@ -230,31 +230,31 @@ def _outputs(plan: Sequence[Planned], results: Sequence[ToolResult]) -> Iterator
             )
 
 
-def _acted(stage: Stage, action: Action, results: Sequence[ToolResult] = ()) -> Left:
+def _acted(stage: Stage, action: Action, results: Sequence[ToolResult] = ()) -> StageEnd:
     """The way on. The reason has what was not run; the log tells of the results by itself."""
     told = {(result.tool, result.output) for result in results}
     reason = "; ".join(
         f"{one.tool}: {one.output[:200]}" for one in action.tool_outputs if (one.tool, one.output) not in told
     )
-    return Left({"action": action}, pick(stage, OBSERVING), reason)
+    return StageEnd({"action": action}, pick(stage, OBSERVING), reason)
 
 
 # -- observe --------------------------------------------------------------------------------------
 
 
-def observe(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+def observe(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
     """One structured model call sums up, and says whether another pass is needed."""
     reply = yield from ask(stage, run, say=prompt(stage, c, run), response_schema=OBSERVATION)
     seen = read_observation(reply.text, cut=was_cut(reply))
     done, entry = seen.final_answer and not seen.need_loop, run.options.entry
     target = pick(stage, FINISHED, entry) if done else pick(stage, entry, FINISHED)
-    return Left({"observation": seen}, target, thought=seen.summary)
+    return StageEnd({"observation": seen}, target, thought=seen.summary)
 
 
 # -- a model of users' own ------------------------------------------------------------------------
 
 
-def model(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+def model(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
     """One structured model call whose JSON fields are the patch."""
     reply = yield from ask(stage, run, say=prompt(stage, c, run), response_schema=reply_schema(stage, run))
     patch = object_in(reply.text)
@@ -269,7 +269,7 @@ def model(stage: Stage, c: Any, run: Run) -> Doing[Left]:
             problem = f"the undeclared extension {undeclared[0][:100]!r} was written; declared are {declared}"
             raise UndeclaredAccess("staged", stage.enters, problem)
     fields = {name: value for name, value in patch.items() if name != "lifecycle"}
-    return Left(_own(stage, c, patch), None, json.dumps(fields, ensure_ascii=False) if fields else "")
+    return StageEnd(_own(stage, c, patch), None, json.dumps(fields, ensure_ascii=False) if fields else "")
 
 
 def _own(stage: Stage, c: Any, patch: Patch) -> Patch:
@@ -283,7 +283,7 @@ def _own(stage: Stage, c: Any, patch: Patch) -> Patch:
 # -- a machine ------------------------------------------------------------------------------------
 
 
-def machine(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+def machine(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
     """A whole machine is the stage. Its goal is the stage's prompt and what the stage sees; its answer goes
     into one field. A run without success is a failed tool if it takes the place of tools, else a failure.
 
@@ -310,15 +310,15 @@ def machine(stage: Stage, c: Any, run: Run) -> Doing[Left]:
     if stage.acts:
         output = ToolOutput(tool=ended.machine, output=error or answer, error="failed" if error else None)
         requested = (RequestedTool(tool=ended.machine),)
-        return Left(
+        return StageEnd(
             {"action": Action(requested_tools=requested, tool_outputs=(output,))}, None, output.output
         )
     if error:
         raise StageFailure(error, exit_reason=ended.exit_reason, workflow_id=ended.workflow_id)
     if stage.merge == "observation":
         seen = Observation(summary=answer, final_answer=answer, need_loop=not answer)
-        return Left({"observation": seen}, None, answer)
-    return Left(_own(stage, c, {"extensions": {"answer": answer}}), None, answer)
+        return StageEnd({"observation": seen}, None, answer)
+    return StageEnd(_own(stage, c, {"extensions": {"answer": answer}}), None, answer)
 
 
 # -- a function of users' own ---------------------------------------------------------------------
@@ -339,7 +339,7 @@ class StageView:
         return getattr(self._c, name)
 
 
-def hook(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+def hook(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
     """A pure function gives the patch: (view) -> patch, or (patch, lifecycle)."""
     yield from ()  # a flow is a generator; this one needs no effects
     given = called(f"hook of stage {stage.name}", run.prepared[stage.hook], StageView(c, stage))
@@ -349,7 +349,7 @@ def hook(stage: Stage, c: Any, run: Run) -> Doing[Left]:
     if not isinstance(patch, Mapping):
         problem = f"the hook returned a {type(patch).__name__}; expected a patch or (patch, lifecycle)"
         raise BadPatch("staged", stage.enters, problem)
-    return Left(_own(stage, c, patch), target)
+    return StageEnd(_own(stage, c, patch), target)
 
 
 def check_precondition(stage: Stage, c: Any, run: Run) -> None:
@@ -367,7 +367,7 @@ def check_precondition(stage: Stage, c: Any, run: Run) -> None:
         raise StageFailure(problem, code="PreconditionFailed")
 
 
-Flow = tuple[Callable[[Stage, Any, Run], Doing[Left]], set[type[Effect[Any]]]]
+Flow = tuple[Callable[[Stage, Any, Run], Doing[StageEnd]], set[type[Effect[Any]]]]
 FLOWS: Mapping[str, Flow] = {
     "think": (think, {AskModel}),
     "act": (act, {AskModel, CallTools}),
