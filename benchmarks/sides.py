@@ -15,8 +15,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from activities.contracts import ModelSpec
 from benchmarks.bare import QUEUE, BareLoop, BareWait
-from client.runs.attributes import start_attributes
-from client.runs.listing import start_memo
+from client.runs.attributes import start_attributes, start_memo
 from client.sdk.agent import pinned
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, Limits
 

@@ -24,7 +24,7 @@ from activities.files import FilesRoot
 from activities.settings import KEY_BYTES, Settings
 from activities.text import problem_of
 from client.errors import UsageError
-from client.server.workerconfig import write_private
+from client.server.environment import write_private
 
 __all__ = [
     "PASSPHRASE", "Signer", "new_encryption_key", "new_key", "public_key", "signer", "warning_if_exposed",

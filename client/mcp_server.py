@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from itertools import accumulate
 from typing import Annotated, Any, ParamSpec
@@ -92,7 +93,7 @@ def _answer_in_text(function: Callable[P, Awaitable[Any]]) -> Callable[P, Awaita
 
 def _request_value(request: RequestSummary) -> RequestSummary:
     """Without the digest where the arguments are not shown: nobody decides what was not seen."""
-    return request.model_copy(update={"digest": ""}) if request.tool and not request.arguments else request
+    return replace(request, digest="") if request.tool and not request.arguments else request
 
 
 def _record_value(record: Record) -> Any:
@@ -112,6 +113,9 @@ def _json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_defaults=True)
+    if is_dataclass(value):
+        given = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+        return {name: _plain(item) for name, (item, default) in given.items() if item != default}
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -47,9 +47,8 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 ALLOWED = {
-    # a run read from the archive or from stopped files hands questions about a live one to the live reader
-    ("client.runs.runs", "client.runs.reading"),
-    ("client.runs.runs", "client.history.resets"),
+    # for types only: a reader hands questions about a live run to a connected one, which is a reader itself
+    ("client.runs.reader", "client.runs.connected"),
 }
 """Imports that may close a circle; each with its reason."""
 

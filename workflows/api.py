@@ -27,6 +27,7 @@ from activities.contracts import (
 from workflows.gate.stuck import StuckSettings
 from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
+from workflows.names import ATTRIBUTES, FOR_ARCHIVE, LOG_HEAD_KEY, RESULT_KEY, TASK_QUEUE, WORKFLOW_TYPE
 from workflows.people import Approvals, Decided, DoneCall, People, values_in
 
 __all__ = [
@@ -64,29 +65,11 @@ __all__ = [
     "limits_problem",
 ]
 
-WORKFLOW_TYPE = "AgentWorkflow"
-TASK_QUEUE = "ratchet"
 PAGE_BYTES = 12 * 1024
 """Pages of queries stay below the threshold of external storage, so that Temporal's own CLI shows them."""
 RESULT_BYTES = 90_000
 """A longer result is cut, so that it stays in Temporal's history, encrypted or not: programs of other
 languages cannot read what lies in the store."""
-RESULT_KEY = "result"
-"""Memo of a run that Temporal shows as Canceled: its result."""
-FOR_ARCHIVE = "archive"
-"""AgentWaiting of a run that is over and whose log could not be archived then."""
-LOG_HEAD_KEY = "log_head"
-"""Memo of such a run: the hash of its log's last record."""
-ATTRIBUTES: dict[str, Literal["Keyword", "Datetime"]] = {
-    "AgentName": "Keyword",
-    "AgentMachine": "Keyword",
-    "AgentState": "Keyword",
-    "AgentWaiting": "Keyword",
-    "AgentWaitingSince": "Datetime",
-    "AgentDeadline": "Datetime",
-    "AgentExit": "Keyword",
-}
-"""Search attributes of a run, to be registered in the namespace."""
 COUNTERS = ("model_calls", "tool_calls", "tokens", "cost_usd", "seconds")
 """Limits that are counters of the ledger; the command `limits` may name these."""
 MAX_LIMIT = 10**12

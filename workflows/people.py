@@ -17,6 +17,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from activities.contracts import Frozen, JsonObject, NoticeMoment, Strict, ToolEffect, all_visible
+from workflows.names import Kind, Verb
 
 __all__ = [
     "Kind",
@@ -45,13 +46,6 @@ __all__ = [
     "same_person",
 ]
 
-Kind = Literal["approval", "question", "interrupt", "escalation", "limit", "outcome", "trouble", "stuck"]
-"""approval: may this tool be called? question, escalation: a machine asks. interrupt: the run waits before a
-step or a state. limit: a limit is reached. outcome: did an unsafe call take effect? trouble: a model call
-failed permanently. stuck: the run goes round in circles."""
-Verb = Literal["approve", "reject", "edit", "answer", "resume", "retry", "topup", "finish", "abort"]
-"""retry: make the call again. finish: end as the limit would end the run. answer: the text is the answer (of
-an outcome: the call took effect, with this result)."""
 AtDeadline = Literal["approve", "reject", "abort", "escalate"]
 """What an expired request leads to. For kinds other than approval, approve means to go on, and reject means
 to do without: a question is answered `unavailable`, a limit ends the run, an outcome stays unknown."""

@@ -19,14 +19,14 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic_core import to_json
-
-from activities.contracts import ArchiveRequest, JsonObject
 from activities.store.blobs import StoreError
 from activities.store.database import Database, Execute, SqliteFile
 from activities.store.encryption import Keys, NotDecrypted
+
+if TYPE_CHECKING:  # a list reads the archive in less time than these take to be imported
+    from activities.contracts import ArchiveRequest, JsonObject
 
 __all__ = ["SCHEMA", "Added", "Archive", "ArchivedEnd", "ChainBroken", "Run"]
 
@@ -310,9 +310,10 @@ class Archive:
         """What is wrong with each run whose chain is broken."""
         ids = "SELECT workflow_id, run_id FROM"
         every = f"{ids} runs UNION {ids} records ORDER BY 1, 2"
-        for run in self.database.rows(every):
-            if broken := self._chain(*run).broken:
-                yield broken
+        with self.database.reading() as execute:
+            for run in execute(every):
+                if broken := self._chain_of(run, execute(CHAIN, run * 2)).broken:
+                    yield broken
 
     def broken_at(self, workflow_id: str, run_id: str | None = None) -> int | None:
         """The sequence number of the first record that is missing, changed or out of place.
@@ -331,7 +332,9 @@ class Archive:
 
     def _chain(self, workflow_id: str, run_id: str | None) -> _Chain:
         run = (workflow_id, self._run_id(workflow_id, run_id))
-        rows = self.database.rows(CHAIN, run * 2)
+        return self._chain_of(run, self.database.rows(CHAIN, run * 2))
+
+    def _chain_of(self, run: Run, rows: list[tuple[Any, ...]]) -> _Chain:
         end = rows.pop(0) if rows and rows[0][0] < 0 else None
         texts: list[tuple[int, str]] = []
         head, result = "", None
@@ -389,6 +392,8 @@ def _object(text: object, what: str, workflow_id: str) -> JsonObject:
 
 def _canonical(value: object) -> str:
     """The JSON text that pydantic makes of the record's model; the `json` module writes 1e-7 otherwise."""
+    from pydantic_core import to_json
+
     return to_json(value, inf_nan_mode="null").decode()
 
 

@@ -49,6 +49,9 @@ class Database(Protocol):
     def writing(self, lock: str) -> Any:
         """A context with an `Execute`: one transaction, and nobody else has one with this lock meanwhile."""
 
+    def reading(self) -> Any:
+        """A context with an `Execute` for many queries, each of which sees what is there then."""
+
     def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """What a query gives; nothing where nothing was ever written."""
 
@@ -82,13 +85,20 @@ class SqliteFile:
                 file.execute("BEGIN IMMEDIATE")
                 yield lambda sql, values=(): file.execute(sql, values).fetchall()
 
-    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+    @contextmanager
+    def reading(self) -> Iterator[Execute]:
         """See `Database`."""
         with self._plain_errors():
             if not self.path.exists():  # reading must not make the file
-                return []
+                yield lambda sql, values=(): []
+                return
             with closing(self._connect()) as file:
-                return file.execute(sql, values).fetchall()
+                yield lambda sql, values=(): file.execute(sql, values).fetchall()
+
+    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """See `Database`."""
+        with self.reading() as execute:
+            return execute(sql, values)
 
     def shrink(self) -> None:
         """See `Database`. It needs as much free space as the file has afterwards, and writers wait for it."""
@@ -154,10 +164,16 @@ class Postgres:
             execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (lock,))
             yield execute
 
-    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+    @contextmanager
+    def reading(self) -> Iterator[Execute]:
         """See `Database`."""
         with self._connection() as connection:
-            return _execute(connection)(sql, values)
+            yield _execute(connection)
+
+    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """See `Database`."""
+        with self.reading() as execute:
+            return execute(sql, values)
 
     def shrink(self) -> None:
         """See `Database`: PostgreSQL's autovacuum does it, for rows to come."""

@@ -14,12 +14,13 @@ import base64
 import hmac
 import mmap
 from collections.abc import Mapping
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESSIV
-from pydantic import SecretStr
+from typing import TYPE_CHECKING
 
 from activities.store.blobs import BlobStore, Objects, StoreError, StoreUnavailable
+
+if TYPE_CHECKING:  # who has no keys need not wait for these
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+    from pydantic import SecretStr
 
 __all__ = [
     "ENCODED", "KeyMissing", "Keys", "NotDecrypted", "SealedBlobs", "WrongKey", "check_keys", "is_sealed",
@@ -53,7 +54,7 @@ class Keys:
 
     def __init__(self, keys: Mapping[str, SecretStr] | None = None) -> None:
         secrets = {name: base64.b64decode(key.get_secret_value()) for name, key in (keys or {}).items()}
-        self._ciphers = {name: AESSIV(secret) for name, secret in secrets.items()}
+        self._ciphers = {name: _cipher(secret) for name, secret in secrets.items()}
         self.active = next(iter(secrets), None)
         """Name of the key that encrypts; None: nothing is encrypted."""
         self._naming = [hmac.digest(secret, b"ratchet names", "sha256") for secret in secrets.values()]
@@ -78,6 +79,8 @@ class Keys:
                 f"it is encrypted with the key {name[:80]!r}, which this process lacks ({have}): add it to "
                 f"{VARIABLE} and start it again. Runs that need it wait"
             )
+        from cryptography.exceptions import InvalidTag
+
         try:
             return cipher.decrypt(data, [purpose, name.encode()])
         except InvalidTag:
@@ -124,6 +127,12 @@ class Keys:
     def names_of(self, digest: str) -> tuple[str, ...]:
         """Its names under all keys, first the key that encrypts, and at last without a key."""
         return *(hmac.digest(key, digest.encode(), "sha256").hex() for key in self._naming), digest
+
+
+def _cipher(secret: bytes) -> AESSIV:
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+    return AESSIV(secret)
 
 
 def check_keys(keys: Keys, objects: Objects) -> None:

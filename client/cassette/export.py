@@ -14,13 +14,13 @@ from client.cassette.secrets import secrets_of_environment
 from client.errors import RatchetError, UnknownRun, clear_errors
 from client.history.recorded import Execution, archived_executions, executions_of
 from client.history.replayer import explained, plugin_of, replayed
-from client.runs.reading import RunReader
+from client.runs.connected import ConnectedReader
 from client.server.workerconfig import register_modules
 
 __all__ = ["exported"]
 
 
-async def exported(agents: RunReader, run: str, remove: Sequence[str] = ()) -> Cassette:
+async def exported(agents: ConnectedReader, run: str, remove: Sequence[str] = ()) -> Cassette:
     """A run, live or over, with its inner runs: from Temporal, or the archive if Temporal has forgotten it.
 
     Args:
@@ -45,7 +45,7 @@ async def exported(agents: RunReader, run: str, remove: Sequence[str] = ()) -> C
     return cassette_of(recorder, known=(*secrets_of_environment(), *own), patterns=remove)
 
 
-async def _record(agents: RunReader, recorder: Recorder, run: str) -> None:
+async def _record(agents: ConnectedReader, recorder: Recorder, run: str) -> None:
     executions = await _executions(agents, run)
     for execution in executions:
         found = await replayed(plugin_of(agents.temporal), execution.history, recorder)
@@ -61,7 +61,7 @@ async def _record(agents: RunReader, recorder: Recorder, run: str) -> None:
                 await _record(agents, recorder, child.workflow_id)
 
 
-async def _executions(agents: RunReader, run: str) -> tuple[Execution, ...]:
+async def _executions(agents: ConnectedReader, run: str) -> tuple[Execution, ...]:
     found: tuple[Execution, ...] = ()
     try:
         async with clear_errors(agents.where, run):

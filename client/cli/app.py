@@ -38,13 +38,13 @@ COMMANDS = {
     "console": ("console", "Serve a web page to decide what runs ask, to follow and to command them."),
     "down": ("run", "Stop the embedded server of this directory; its runs are kept."),
     "task": ("run", "Print the input of a run, for `temporal workflow start --input-file`."),
-    "list": ("inspect", "List runs, newest first."),
+    "list": ("lists", "List runs, newest first."),
     "show": ("inspect", "Show where a run is, and its steps; with --step its state then."),
     "log": ("inspect", "Print every record of a run: what happened, why, and what it changed."),
     "watch": ("inspect", "Follow a run as it happens, to its result."),
     "result": ("inspect", "Print what came out of a run that is over."),
     "cancel": ("inspect", "Stop a run; it ends with the exit reason `cancelled`."),
-    "inbox": ("inbox", "List the runs that wait for people, those that have waited longest first."),
+    "inbox": ("lists", "List the runs that wait for people, those that have waited longest first."),
     "approve": ("decide", "Let a tool be called, or say yes to what a machine asks."),
     "reject": ("decide", "Do not let a tool be called, or say no; the model or the machine is told why."),
     "edit": ("decide", "Change the arguments of a tool's call, then let it be called."),
@@ -104,7 +104,7 @@ SYNONYMS = {
 
 
 class _LazyGroup(TyperGroup):
-    """Imports the module of a command when that command is called."""
+    """Imports the module of a command when that command is called, and makes no other one of it."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -116,7 +116,10 @@ class _LazyGroup(TyperGroup):
             hint = f"did you mean {meant!r}?" if meant else "`ratchet --help` lists the commands"
             ctx.fail(f"No such command {cmd_name!r}; {hint}")
         module = import_module(f"client.cli.{COMMANDS[cmd_name][0]}")
-        command: Any = typer.main.get_group(module.app).commands[cmd_name]
+        found = next(one for one in module.app.registered_commands if one.name == cmd_name)
+        command: Any = typer.main.get_command_from_info(
+            found, pretty_exceptions_short=False, rich_markup_mode=None
+        )
         for one in command.params:
             if one.metavar is None and not one.type_descriptor.is_choice:
                 one.metavar = max(one.opts, key=len).lstrip("-").upper()

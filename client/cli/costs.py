@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from client.cli import render
-from client.cli.options import CommonOptions, Json, command
-from client.cli.typed import moment
-from client.errors import RatchetError
-from client.runs.costs import By, Spending, archived_spending, cost_lines, live_spending
-from client.runs.words import counted
-from client.server.workerconfig import load_settings
+from client.cli.options import CommonOptions, Json, command, moment
+from client.cli.output import note, print_lines, print_table
+from client.runs.costs import By, CostLine, all_spending, cost_lines
+from client.runs.words import counted, plain
 
 __all__ = ["app"]
 
@@ -34,53 +33,41 @@ async def costs(
 
     Exit code 1: the archive has runs whose log was changed; they are counted, and named on standard error.
     """
-    from activities.store.blobs import StoreError
-    from activities.store.stores import Stores
-
     begins = 0.0 if since is None else moment(since, datetime.now(UTC)).timestamp()
-    timed = by == "day" or since is not None
-    live = await _live(common, timed)
-    stores = Stores(load_settings(common.data_dir))
-    try:
-        found = [*archived_spending(stores.archive, timed=timed, live=(one.run for one in live)), *live]
-        broken = [*stores.archive.broken()]
-    except StoreError as error:
-        raise RatchetError(f"the archive cannot be read: {error}") from error
-    finally:
-        stores.close()
+    async with common.runs() as runs:
+        found = await all_spending(runs, timed=by == "day" or since is not None, note=note)
+        broken = await runs.archive.broken()
     lines = cost_lines(found, by, begins)
     if as_json:
-        render.print_lines({by: line.name, **line.model_dump(exclude={"name"})} for line in lines)
+        print_lines(_json(line, by) for line in lines)
     elif lines:
-        render.out().print(render.cost_table(lines, by))
+        print_costs(lines, by)
     else:
-        render.note("no run has spent anything" if since is None else f"nothing was spent since {since}")
+        note("no run has spent anything" if since is None else f"nothing was spent since {since}")
     for one in broken:
-        render.note(str(one))
+        note(str(one))
     return 1 if broken else 0
 
 
-async def _live(common: CommonOptions, timed: bool) -> tuple[Spending, ...]:
-    """Of runs that are not over, where a server is named or runs; none is started."""
-    from client.server.embedded import running_server
+def print_costs(lines: Sequence[CostLine], by: str) -> None:
+    """Costs, one line each, then the sum of all; numbers to the right."""
+    names = ("day (UTC)" if by == "day" else by, "runs", "calls", "input", "output", "USD")
+    rows = [(one.runs, one.model_calls, one.input_tokens, one.output_tokens, one.cost_usd) for one in lines]
+    cells = [(plain(line.name), *_amounts(row)) for line, row in zip(lines, rows, strict=True)]
+    table = [[(text, "") for text in row] for row in cells]
+    if len(lines) > 1:
+        totals = ("all", "", *_amounts([sum(column) for column in zip(*rows, strict=True)])[1:])
+        table.append([(text, "bold") for text in totals])  # a run may be in several lines
+    print_table(names, table, right=True)
+    if unpriced := sum(line.unpriced_calls for line in lines):
+        text = f"{counted(unpriced, 'call')} had no known price; `price` of the model sets one"
+        print_table((text,), ())
 
-    if common.remote() is None and running_server(common.data_dir) is None:
-        return ()
-    problems: list[str] = []
-    try:
-        async with common.client() as client:
-            live = await live_spending(client, timed=timed, failed=problems.append)
-            kept = await client.archive.ended()
-            over = {line.id for line in await client.lines() if line.closed and line.exit_reason != "refused"}
-    except RatchetError as error:
-        render.note(f"runs that are under way are not counted in full: {error}")
-        return ()
-    if missing := over - kept:
-        render.note(
-            f"{counted(len(missing), 'run')} that Temporal knows to be over, such as {min(missing)}, "
-            "left no result in the archive here and count only as far as it has their log; name the "
-            "directory of their workers with --data-dir. Runs that were terminated have none anywhere"
-        )
-    if problems:
-        render.note(f"{len(problems)} runs that are under way are not counted in full: {problems[0]}")
-    return live
+
+def _amounts(row: Sequence[float]) -> list[str]:
+    return [*(f"{number:,.0f}" for number in row[:-1]), f"{row[-1]:,.4f}"]
+
+
+def _json(line: CostLine, by: str) -> dict[str, Any]:
+    values = asdict(line)
+    return {by: values.pop("name"), **values}

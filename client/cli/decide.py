@@ -19,7 +19,7 @@ import typer
 from client.agents.yaml import nearest, parse
 from client.cli import render
 from client.cli.app import COMMANDS
-from client.cli.inbox import AnyRequest, open_requests
+from client.cli.inbox import open_requests
 from client.cli.interactive import confirm, person_here
 from client.cli.options import By, CommonOptions, Json, RunName, command, read_text
 from client.cli.typed import Draft, arguments_from, check_counter
@@ -27,7 +27,8 @@ from client.errors import NotConfirmed, NoWorker, RatchetError, Refused, UsageEr
 from client.history.checkpoints import source_of
 from client.keys import Signer, signer
 from client.runs.amounts import amounts_from, caps_from
-from client.runs.words import command_text, decision_text, plain
+from client.runs.requests import AnyRequest, command_text, decision_text
+from client.runs.words import plain
 from client.sdk.agent import AgentClient
 from client.sdk.people import command_from, decision_from
 from client.sdk.sending import SentSignal

@@ -20,7 +20,6 @@ from client.cli.run import Starting, check_worker, own_worker, remember_for_work
 from client.errors import UsageError
 from client.history.checkpoints import source_of
 from client.history.fork import ForkChanges, forked_task
-from client.runs.archived import ArchiveProblem
 from client.runs.words import counted, plain
 from client.sdk.agent import pinned
 from client.server.workerconfig import Allowed
@@ -106,7 +105,7 @@ async def check(
 
 async def _check_archive(common: CommonOptions, as_json: bool) -> int:
     """Print what is wrong with the archive."""
-    from client.runs.unarchived import missing_ends
+    from client.runs.unarchived import ArchiveProblem, missing_ends
 
     async with common.runs() as runs:
         problems = [

@@ -1,53 +1,24 @@
-"""`ratchet inbox`: what waits for people."""
+"""`ratchet inbox RUN`: all that one run asks."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from client.cli import render
-from client.cli.options import CommonOptions, Json, command
-from client.errors import NoWorker, Refused, StoreNotShared, clear_errors
-from client.runs.listing import RequestSummary
-from client.runs.words import request_reason
-from workflows.people import Request, RequestsPage
+from client.errors import NoWorker, Refused, StoreNotShared
+from client.runs.requests import AnyRequest, request_reason
+from workflows.people import RequestsPage
 
 if TYPE_CHECKING:
     from client.sdk.agent import AgentClient
 
-__all__ = ["AnyRequest", "app", "open_requests"]
-
-app = typer.Typer(rich_markup_mode=None)
-AnyRequest = Request | RequestSummary
+__all__ = ["open_requests", "show_requests"]
 
 
-@command(app)
-async def inbox(
-    common: CommonOptions,
-    run: Annotated[str | None, typer.Argument(help="Show all that this run asks, in full.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List the runs that wait for people, those that have waited longest first."""
-    if run is not None:
-        async with common.client() as client:
-            await _show_requests(client, await client.find(run), as_json)
-        return
-    async with common.runs() as runs:
-        lines = await runs.inbox()
-    if as_json:
-        render.print_lines(lines)
-    elif lines:
-        render.out().print(render.inbox_table(lines, datetime.now(UTC), render.out().width))
-        render.note("`ratchet inbox RUN` shows all that a run asks, and the commands that decide it")
-    else:
-        render.note("no run waits for anybody; `ratchet list` shows all runs")
-
-
-async def _show_requests(client: AgentClient, run_id: str, as_json: bool) -> None:
+async def show_requests(client: AgentClient, run_id: str, *, as_json: bool) -> None:
     """All that one run asks: why, and how it is decided."""
-    from client.history.recorded import beginning_of
+    from pydantic_core import to_jsonable_python
 
     line = await client.describe(run_id)
     if line.progress != "running":
@@ -58,12 +29,11 @@ async def _show_requests(client: AgentClient, run_id: str, as_json: bool) -> Non
     about = (await client.description(run_id)).raw_description
     children = [child.workflow_id for child in about.pending_children]
     requests, page = await open_requests(client, run_id)
-    async with clear_errors(client.where, run_id):
-        task = (await beginning_of(client.temporal, run_id)).task
+    task = (await client.beginning(run_id)).task
     if as_json:
         rows = [
             {
-                **request.model_dump(mode="json"),
+                **to_jsonable_python(request),
                 "reason": request_reason(request, task),
                 "answers": render.decision_commands(request, run_id),
             }

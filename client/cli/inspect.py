@@ -1,67 +1,30 @@
-"""Commands that show runs, and one that stops them: list, show, steps, log, watch, result, cancel."""
+"""Commands that show a run, and one that stops it: show, steps, log, watch, result, cancel."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from client.cli import render
+from client.cli.lists import print_runs
 from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbose, command
-from client.cli.typed import moment
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun
 from client.runs.words import plain
-from client.server.workerconfig import Allowed
 
 if TYPE_CHECKING:
     from client.history.resets import Reset
     from client.runs.listing import RunLine
-    from client.runs.runs import Runs
+    from client.runs.reader import RunReader
     from workflows.kernel.log import Record
 
 __all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None)
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Which runs are listed."""
-
-    running: Annotated[bool, typer.Option("--running", help="Only runs that are not over.")] = False
-    machine: Annotated[str | None, typer.Option("--machine", help="Only of this machine.")] = None
-    agent: Annotated[str | None, typer.Option("--agent", help="Only of this agent.")] = None
-    since: Annotated[
-        str | None, typer.Option("--since", help="Only runs that began since: 90min, 12h, 7d, or a date.")
-    ] = None
-
-
-@command(app, "list")
-async def list_runs(
-    common: CommonOptions,
-    which: Filters,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="So many at most; 0: all.")] = 20,
-    as_json: Json = False,
-) -> None:
-    """List runs, newest first."""
-    now = datetime.now(UTC)
-    filters = {**asdict(which), "since": None if which.since is None else moment(which.since, now)}
-    async with common.runs() as client:
-        lines = await client.list(**filters, limit=limit or None)
-        known = await client.count(**filters) if len(lines) == limit else len(lines)
-    if as_json:
-        render.print_lines(lines)
-    elif lines:
-        console = render.out()
-        console.print(render.run_table(lines, now, console.width))
-    if known > len(lines) > 0:
-        render.note(f"the newest {len(lines)} of {known:,} runs; --limit 0 lists all")
-    elif not lines and not as_json:
-        render.note("no runs")
 
 
 @command(app)
@@ -97,8 +60,7 @@ async def show(
         )
         render.out().print(render.steps_table(found["steps"]) if found["steps"] else "")
     elif line is not None:
-        console = render.out()
-        console.print(render.run_table([line], datetime.now(UTC), console.width))
+        print_runs([line], datetime.now(UTC))
     if problem is not None:
         render.note(str(problem))
 
@@ -107,7 +69,7 @@ async def _show_step(common: CommonOptions, run: str, step: int, as_json: bool) 
     """Print the state of a run when a step began, and what came of it."""
     from client.history.checkpoints import snapshot_at, source_of
 
-    async with common.runs(common.worker_settings(Allowed())) as runs:
+    async with common.runs() as runs:
         snapshot = snapshot_at(await source_of(runs, await runs.find(run)), step)
     if as_json:
         render.print_json(snapshot)
@@ -122,11 +84,7 @@ async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> N
 
     async with common.runs() as runs:
         run_id = await runs.find(run)
-        try:
-            source = await source_of(runs, run_id)
-        except NoWorker:  # its history is replayed, which needs its machine
-            async with common.runs(common.worker_settings(Allowed())) as replaying:
-                source = await source_of(replaying, run_id)
+        source = await source_of(runs, run_id)
     lines = checkpoint_lines(source)
     if as_json:
         render.print_lines(lines)
@@ -147,33 +105,25 @@ async def log(
     as_json: Json = False,
 ) -> None:
     """Print every record of a run: what happened, why, what was called and what came of it."""
-    from client.runs.calls import Reader
-
-    reader = Reader()
     async with common.runs() as client:
         run_id = await client.find(run)
-        records = await _records(common, client, run_id, since, full)
+        found = await client.log(run_id, since, full=full)
+        records = found.records
         line = await _line(client, run_id)
         resets = [*await _resets(client, run_id)] if records and not as_json else []
         failure = await _failure(client, line) if line and not records else None
         is_cut_off = line is None and not await client.is_archived(run_id)
-    for before, record in zip((None, *records), records, strict=False):
-        reading = reader.read(record)
-        if as_json:
-            render.print_json(record, indent=None)
-            continue
-        while resets and resets[0].at <= record.at:
-            render.out().print(render.reset_block(resets.pop(0)))
-        render.out().print(render.record_block(record, reading, before))
-        if changes := render.change_block(record, full=full):
-            render.out().print(changes)
-    for reset in resets:
-        render.out().print(render.reset_block(reset))
-    if not records and not as_json:
-        text = f"run {run_id} has no record from {since} on" if since else f"run {run_id} has no log yet"
-        render.note(str(failure or text))
+    if found.from_history:
+        render.note("no worker answers; this is the run's history, replayed here")
     if is_cut_off:
         render.note(f"Temporal does not know run {plain(run_id)}, and the archive lacks its end")
+    if as_json:
+        render.print_lines(records)
+        return
+    _print_log(records, resets, full=full)
+    if not records:
+        text = f"run {run_id} has no record from {since} on" if since else f"run {run_id} has no log yet"
+        render.note(str(failure or text))
 
 
 @command(app)
@@ -249,22 +199,22 @@ async def cancel(
         typer.echo("no worker runs; it stops when one does (`ratchet run --resume`)")
 
 
-async def _records(
-    common: CommonOptions, client: Runs, run_id: str, since: int, full: bool
-) -> tuple[Record, ...]:
-    """The log; without a worker as today's code writes it in a replay of the run's history."""
-    from client.history.checkpoints import source_of
+def _print_log(records: Sequence[Record], resets: list[Reset], *, full: bool) -> None:
+    """Print the records, and each reset before what came after it."""
+    from client.runs.calls import Reader
 
-    try:
-        return await client.records(run_id, since, full=full)
-    except NoWorker:
-        async with common.runs(common.worker_settings(Allowed())) as runs:
-            records = (await source_of(runs, run_id)).records
-        render.note("no worker answers; this is the run's history, replayed here")
-        return records[since:]
+    reader = Reader()
+    for before, record in zip((None, *records), records, strict=False):
+        while resets and resets[0].at <= record.at:
+            render.out().print(render.reset_block(resets.pop(0)))
+        render.out().print(render.record_block(record, reader.read(record), before))
+        if changes := render.change_block(record, full=full):
+            render.out().print(changes)
+    for reset in resets:
+        render.out().print(render.reset_block(reset))
 
 
-async def _line(client: Runs, run_id: str) -> RunLine | None:
+async def _line(client: RunReader, run_id: str) -> RunLine | None:
     """What a list shows of a run; None when only the archive knows it."""
     try:
         return await client.describe(run_id)
@@ -272,18 +222,23 @@ async def _line(client: Runs, run_id: str) -> RunLine | None:
         return None
 
 
-async def _resets(client: Runs, run_id: str) -> tuple[Reset, ...]:
+async def _resets(client: RunReader, run_id: str) -> tuple[Reset, ...]:
     """The resets of a run; none where neither Temporal nor the archive has its history."""
+    try:
+        if not (await client.status(run_id)).was_reset:
+            return ()
+    except NoWorker:
+        pass  # its history says it, too
+    except UnknownRun:
+        return ()
+    from client.history.resets import resets_of
+
     with suppress(UnknownRun):
-        try:
-            was_reset = (await client.status(run_id)).was_reset
-        except NoWorker:  # its history says it, too
-            was_reset = True
-        return await client.resets(run_id) if was_reset else ()
+        return await resets_of(await client.server(), run_id)
     return ()
 
 
-async def _failure(client: Runs, line: RunLine) -> RunFailed | None:
+async def _failure(client: RunReader, line: RunLine) -> RunFailed | None:
     """Why a run that is over has no result."""
     if line.progress == "running":
         return None

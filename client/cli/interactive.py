@@ -28,7 +28,8 @@ from client.cli.typed import Draft, check_counter
 from client.errors import NotConfirmed, RatchetError, UsageError
 from client.keys import Signer, signer
 from client.runs.amounts import amounts_from
-from client.runs.words import DECISIONS, decision_text, plain
+from client.runs.requests import DECISIONS, decision_text
+from client.runs.words import plain
 from workflows.people import Decided, Request, Verb
 
 if TYPE_CHECKING:

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -30,18 +33,19 @@ from client.errors import UsageError
 if TYPE_CHECKING:
     from activities.settings import Settings
     from client.agents.agentfile import Choice
-    from client.runs.runs import Runs
+    from client.runs.reader import RunReader
     from client.sdk.agent import AgentClient
     from client.server.workerconfig import Allowed
 
 __all__ = [
     "INTERRUPTED", "AgentName", "AgentNames", "AgentOptions", "BaseUrl", "By", "CommonOptions", "Json",
-    "RunName", "Verbose", "command", "read_text",
+    "RunName", "Verbose", "command", "moment", "read_text",
 ]  # fmt: skip
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 STDIN_BYTES = 2_000_000
+AGES = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
 Work = TypeVar("Work", bound=Callable[..., Coroutine[Any, Any, int | None]])
 
@@ -139,26 +143,36 @@ class CommonOptions:
                 yield AgentClient(connection)
 
     @asynccontextmanager
-    async def runs(self, settings: Settings | None = None) -> AsyncIterator[Runs]:
+    async def runs(self) -> AsyncIterator[RunReader]:
         """Runs to read, of the server that is named, else of the data directory. Raises RatchetError.
 
-        The embedded server is started only where the directory's files do not say what is asked.
+        The embedded server is started only where the directory's files do not say what is asked. What a
+        replay needs of users' modules is loaded when one is needed.
         """
-        from client.runs.stopped import StoppedRuns
-        from client.server.workerconfig import load_settings
+        from client.runs.archived import ArchivedRuns, archive_opener
+        from client.runs.files import RunFiles
+        from client.runs.reader import RunReader
+
+        @cache
+        def modules() -> Sequence[str]:
+            from client.server.workerconfig import Allowed
+
+            return self.worker_settings(Allowed()).modules
 
         async with AsyncExitStack() as stack:
             server: list[AgentClient] = []
 
-            async def ask_server() -> AgentClient:
+            async def connect() -> AgentClient:
                 if not server:
-                    server.append(await stack.enter_async_context(self.client(settings)))
+                    server.append(await stack.enter_async_context(self.client()))
+                    server[0].modules = modules
                 return server[0]
 
-            if self.remote() is None:
-                yield StoppedRuns(settings or load_settings(self.data_dir), ask_server)
-            else:
-                yield await ask_server()
+            if self.remote() is not None:
+                yield await connect()
+                return
+            archive, where = ArchivedRuns(archive_opener(self.data_dir)), str(self.data_dir.resolve())
+            yield RunReader(archive, where, connect=connect, files=RunFiles(self.data_dir), modules=modules)
 
 
 AgentName = Annotated[str | None, typer.Option("--agent", "-a", help="Agent file, or name of a shipped one.")]
@@ -276,6 +290,18 @@ async def read_text(given: str | None, what: str) -> str:
     except OSError as error:
         message = f"the {what} cannot be read from standard input: {error.strerror or error}"
         raise UsageError(message) from error
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """A time in the past: a date, a date with time, or how long ago. Raises UsageError."""
+    read = re.fullmatch(r"(\d{1,5})\s*(min|h|d|w)", text.strip())
+    if read:
+        return now - int(read[1]) * AGES[read[2]]
+    with suppress(ValueError):
+        return datetime.fromisoformat(text.strip()).astimezone()
+    raise UsageError(
+        f"--since {text}: expected a time ago such as 90min, 12h, 7d or 2w, or a date such as 2026-11-22"
+    )
 
 
 async def _standard_input(what: str) -> bytes:

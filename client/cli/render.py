@@ -11,26 +11,28 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from activities.contracts import visible
+from client.cli.output import note, print_json, print_lines, wrapped
 from client.runs.calls import Reading, is_call
+from client.runs.requests import DECISIONS, AnyRequest, request_reason
 from client.runs.words import (
-    DECISIONS,
+    clock,
     counted,
     indented,
     json_line,
+    one_line,
     plain,
     pretty_json,
-    request_reason,
+    request_line,
     spent,
+    time_left,
     time_span,
 )
 from workflows.people import (
@@ -47,27 +49,22 @@ if TYPE_CHECKING:  # these import temporalio
     from client.history.checkpoints import CheckpointLine, StepSnapshot
     from client.history.compare import Comparison, Side, StepOf
     from client.history.differences import Difference
-    from client.history.replayer import ReplayResult
+    from client.history.replay import ReplayResult
     from client.history.resets import Reset
-    from client.runs.costs import CostLine
-    from client.runs.listing import RequestSummary, RunLine
+    from client.runs.listing import RunLine
     from client.sdk.sending import SentSignal
     from workflows.api import AgentTask, RunResult, RunStatus, StepLine
     from workflows.kernel.log import Record
 
-    AnyRequest = Request | RequestSummary
-
 __all__ = [
-    "WIDE", "change_block", "checked_line", "checkpoint_table", "choices",
-    "comparison_block", "decision_commands", "escaped", "hanging", "inbox_table",
+    "change_block", "checked_line", "checkpoint_table", "choices",
+    "comparison_block", "decision_commands", "hanging",
     "next_step", "note", "note_effects", "notes", "one_line", "out", "pairs", "print_json",
     "print_lines", "record_block", "replay_block", "request_block", "request_line",
-    "reset_block", "result_text", "run_block", "run_table", "snapshot_block",
+    "reset_block", "result_text", "run_block", "snapshot_block",
     "status_block", "steps_table", "time_left",
 ]  # fmt: skip
 
-WIDE = 120
-"""Columns from which on lists show start, agent and deadline too."""
 REASON_LINES, REASON_CHARACTERS = 8, 900
 REQUEST_LINES = 60
 _OF_A_KIND: dict[tuple[Kind, Verb], str] = {
@@ -89,7 +86,6 @@ STEP_LINES = 6
 WIDEST = 160
 """Columns of a comparison; wider ones are hard to read."""
 NAME_COLUMNS = 8
-RUN_COLUMNS = ("run", "", "began")
 
 
 # -- consoles and texts --------------------
@@ -103,12 +99,6 @@ def out() -> Console:
 def notes() -> Console:
     """Where a command prints everything else: progress, hints, questions."""
     return _console(sys.stderr.isatty(), stderr=True)
-
-
-def note(text: str) -> None:
-    """Print a line of `notes`, without what could steer the terminal; no word is broken."""
-    console = notes()
-    console.print(hanging(text, console), soft_wrap=True)
 
 
 def note_cut(result: RunResult) -> None:
@@ -136,26 +126,6 @@ class _Piped(Console):
         self.file.flush()
 
 
-def escaped(text: str) -> str:
-    """JSON text of the same meaning, without characters that steer a terminal or show nothing."""
-    return visible(text, lambda hidden: json.dumps(hidden)[1:-1], kept="\n")
-
-
-def print_json(value: Any, *, indent: int | None = 2, stream: TextIO | None = None) -> None:
-    """Print JSON, by default on standard output; models and what is made of them may be in it."""
-    from pydantic_core import to_json
-
-    stream = stream or sys.stdout
-    stream.write(escaped(to_json(value, indent=indent, inf_nan_mode="null").decode()) + "\n")
-    stream.flush()
-
-
-def print_lines(values: Iterable[Any]) -> None:
-    """Print a list as JSON, one value on each line."""
-    for value in values:
-        print_json(value, indent=None)
-
-
 def hanging(
     text: str, console: Console, indent: int = 0, mark: str = "", *, style: str = "", lines: int | None = None
 ) -> Text:
@@ -163,47 +133,8 @@ def hanging(
 
     Lines are broken between words only: ids and links stay whole. Of more than `lines` the first are kept.
     """
-    margin = " " * (indent + cell_len(mark))
-    room = max(console.width - len(margin), 20)
-    rows: list[str] = []
-    whole = plain(text).strip("\n").rstrip().splitlines()
-    for number, line in enumerate(whole):
-        if lines is not None and len(rows) > lines:
-            rows += whole[number:]  # they are only counted
-            break
-        rows += _rows(line.expandtabs(4), room)
-    if lines is not None and len(rows) > lines + 1:
-        rows = [*rows[:lines], f"… {len(rows) - lines} more lines"]
-    block = Text(" " * indent)
-    block.append(mark, style=style)
-    return block.append(f"\n{margin}".join(rows), style=style)
-
-
-def _rows(line: str, room: int) -> Iterator[str]:
-    """A line in pieces of at most `room` columns; a longer word is a piece of its own."""
-    row, width = "", 0
-    lead = line[: min(len(line) - len(line.lstrip()), room // 2)]
-    wide = cell_len(line) > len(line)  # scripts without blanks between words
-    for piece in re.findall(r"\s*\S" if wide else r"\s*\S+", line):
-        columns = cell_len(piece)
-        if row and width + columns > room:
-            yield row
-            row = lead + piece.lstrip()
-            width = cell_len(row)
-        else:
-            row, width = row + piece, width + columns
-    yield row
-
-
-def one_line(text: str, limit: int) -> str:
-    """The text on one line of at most `limit` characters."""
-    line = " ".join(plain(text).split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
-
-
-def time_left(at: float, now: float) -> str:
-    """A deadline: local time, and how long until then."""
-    return f"{_clock(datetime.fromtimestamp(at, UTC))}, {f'in {time_span(at - now)}' if at > now else 'now'}"
+    text = wrapped(text, console.width, indent, mark, lines)[indent + len(mark) :]
+    return Text(" " * indent).append(mark, style=style).append(text, style=style)
 
 
 def pairs(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
@@ -223,10 +154,6 @@ def _listing(columns: Iterable[str], rows: Iterable[Iterable[str]] = (), **optio
     for cells in rows:
         table.add_row(*(Text(plain(cell)) for cell in cells))
     return table
-
-
-def _clock(at: datetime) -> str:
-    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 # -- records and results --------------------
@@ -266,12 +193,12 @@ def record_block(
 
 def reset_block(reset: Reset) -> Text:
     """A reset: when, by whom, how far back, and what stands of the part that it dropped."""
-    block = Text(f"reset {_clock(datetime.fromtimestamp(reset.at, UTC))}", style="bold yellow")
+    block = Text(f"reset {clock(datetime.fromtimestamp(reset.at, UTC))}", style="bold yellow")
     block.append(f"{' by ' if reset.by else ''}{plain(reset.by)}: {plain(reset.reason)}")
     step = "" if reset.step is None else f", in step {reset.step}"
-    block.append(f"\n      back to {_clock(datetime.fromtimestamp(reset.back_to, UTC))}{step}")
+    block.append(f"\n      back to {clock(datetime.fromtimestamp(reset.back_to, UTC))}{step}")
     for call in reset.calls:
-        begun = _clock(datetime.fromtimestamp(call.begun, UTC))
+        begun = clock(datetime.fromtimestamp(call.begun, UTC))
         block.append(f"\n      stands: {plain(call.title)} of {begun}: {plain(call.outcome)}")
     if reset.unknown:
         block.append(f"\n      what stands of the dropped part is not known: {plain(reset.unknown)}")
@@ -360,9 +287,9 @@ def _progress(run: str, line: RunLine | None, status: RunStatus) -> str:
         return line.progress if line else "finished" if status.finished else "running"
     words = "paused" if status.waiting == "paused" else f"waits for a person: {status.waiting}"
     if line and line.waiting_since:
-        words += f" since {_clock(line.waiting_since)}"
+        words += f" since {clock(line.waiting_since)}"
     if line and line.deadline:
-        words += f", deadline {_clock(line.deadline)}"
+        words += f", deadline {clock(line.deadline)}"
     if status.requests:
         words += f" ({counted(status.requests, 'open request')}: `ratchet inbox {run}`)"
     if status.waiting == "paused":
@@ -372,54 +299,6 @@ def _progress(run: str, line: RunLine | None, status: RunStatus) -> str:
     return words
 
 
-def run_table(lines: Iterable[RunLine], now: datetime, width: int = 200) -> Table:
-    """Runs, one line each: only goals are cut."""
-    marks, rows = zip(*(_run_cells(line, now) for line in lines), strict=True)
-    taken = sum(max(len(name), *(len(row[i]) for row in rows)) + 2 for i, name in enumerate(RUN_COLUMNS))
-    table = _listing(("", *RUN_COLUMNS, "goal"), no_wrap=True)
-    for mark, (*cells, goal) in zip(marks, rows, strict=True):
-        table.add_row(mark, *map(Text, cells), Text(one_line(goal, max(width - taken - 5, 10))))
-    return table
-
-
-def _run_cells(line: RunLine, now: datetime) -> tuple[Text, tuple[str, ...]]:
-    """A run in a list: its mark, and what stands behind it."""
-    began = f"{time_span((now - line.started).total_seconds())} ago"
-    mark, colour, words = "●", "blue", line.state or line.progress
-    if line.progress != "running":
-        mark, colour = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}[line.ok]
-        words = "" if line.ok else line.exit_reason or line.progress
-    elif line.waiting:
-        until = f", {time_span((line.deadline - now).total_seconds())} left" if line.deadline else ""
-        mark, colour, words = "?", "yellow", f"waits: {line.waiting}{until}"
-        if line.waiting == "paused":
-            mark, words = "‖", "paused"
-    return Text(mark, style=colour), tuple(map(plain, (line.id, words, began, line.goal)))
-
-
-def cost_table(lines: Sequence[CostLine], by: str) -> Table:
-    """Costs, one line each, then the sum of all; numbers to the right."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("day (UTC)" if by == "day" else by, overflow="fold")
-    names = ("runs", "calls", "input", "output", "USD")
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    rows = [(one.runs, one.model_calls, one.input_tokens, one.output_tokens, one.cost_usd) for one in lines]
-    for line, row in zip(lines, rows, strict=True):
-        table.add_row(plain(line.name), *_amounts(row))
-    if len(lines) > 1:
-        totals = [sum(column) for column in zip(*rows, strict=True)]
-        table.add_row("all", "", *_amounts(totals)[1:], style="bold")  # a run may be in several lines
-    if unpriced := sum(line.unpriced_calls for line in lines):
-        table.caption = f"{counted(unpriced, 'call')} had no known price; `price` of the model sets one"
-        table.caption_justify = "left"
-    return table
-
-
-def _amounts(row: Sequence[float]) -> list[str]:
-    return [*(f"{number:,.0f}" for number in row[:-1]), f"{row[-1]:,.4f}"]
-
-
 def steps_table(steps: Iterable[StepLine]) -> Table:
     """Steps of a run, one row each."""
     rows = ((str(one.step), " → ".join(one.states), one.summary, spent(one.counters)) for one in steps)
@@ -427,40 +306,6 @@ def steps_table(steps: Iterable[StepLine]) -> Table:
 
 
 # -- requests --------------------
-
-
-def inbox_table(lines: Iterable[RunLine], now: datetime, width: int = 200) -> Text:
-    """Waiting runs, one line for each open request; only what is asked is cut.
-
-    Not one of rich's tables, which take a fifth of a second for a thousand lines.
-    """
-    names = ("run", "waits", "deadline", "for")
-    rows = [names, *(row for line in lines for row in _inbox_rows(line, now, wide=width >= WIDE))]
-    widths = [max(cell_len(row[column]) for row in rows) + 2 for column in range(3)]
-    room = max(width - sum(widths) - 2, 20)
-    texts = [
-        "".join(map(set_cell_size, facts, widths)) + one_line(what, room).rstrip() for *facts, what in rows
-    ]
-    found = Text("\n".join(texts), no_wrap=True, overflow="ellipsis")
-    found.stylize("dim", 0, len(texts[0]))
-    return found
-
-
-def _inbox_rows(line: RunLine, now: datetime, *, wide: bool) -> list[tuple[str, str, str, str]]:
-    def due(at: float | None) -> str:
-        words = "" if at is None else time_left(at, now.timestamp())
-        return words if wide else words.rpartition(", ")[2]
-
-    waits = time_span((now - line.waiting_since).total_seconds()) if line.waiting_since else ""
-    run = plain(line.id)
-    if not line.requests:
-        deadline = due(line.deadline.timestamp() if line.deadline else None)
-        return [(run, waits, deadline, plain(f"{line.waiting}   {line.goal}"))]
-    firsts = [(run, waits), *[("", "")] * (len(line.requests) - 1)]
-    return [
-        (*first, due(request.deadline), request_line(request, 500))
-        for first, request in zip(firsts, line.requests, strict=True)
-    ]
 
 
 def run_block(line: RunLine, children: Iterable[str], now: datetime, *, paused: bool = False) -> Table:
@@ -527,13 +372,6 @@ def _terms(request: AnyRequest) -> list[str]:
         signed = ", signed" if request.signed else ""
         lines.append(f"to be decided by {request.quorum} of {who or 'anybody'}{signed}")
     return [*lines, *(f"{vote.by or 'somebody'}: {vote.verb} {vote.text}".rstrip() for vote in request.votes)]
-
-
-def request_line(request: AnyRequest, limit: int = 80) -> str:
-    """A request on one line: `approval r1: refund(order=1)`."""
-    given = ", ".join(f"{name}={json_line(value)}" for name, value in (request.arguments or {}).items())
-    what = f"{request.tool}({given})" if request.tool else request.text
-    return one_line(f"{request.kind} {request.id}: {what}", limit)
 
 
 def choices(request: Request) -> list[str]:

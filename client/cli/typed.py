@@ -12,7 +12,6 @@ import tempfile
 import termios
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +29,9 @@ if TYPE_CHECKING:
     from client.runs.listing import RequestSummary
     from workflows.people import Request
 
-__all__ = ["Draft", "arguments_from", "check_counter", "moment"]
+__all__ = ["Draft", "arguments_from", "check_counter"]
 
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
-AGES = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 _NUMBER_EXPECTED = re.compile(r"is not of type '(integer|number)'")
 
 
@@ -197,15 +195,3 @@ def _terminal_restored() -> Iterator[None]:
         if before is not None:
             with suppress(termios.error):
                 termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
-
-
-def moment(text: str, now: datetime) -> datetime:
-    """A time in the past: a date, a date with time, or how long ago. Raises UsageError."""
-    read = re.fullmatch(r"(\d{1,5})\s*(min|h|d|w)", text.strip())
-    if read:
-        return now - int(read[1]) * AGES[read[2]]
-    with suppress(ValueError):
-        return datetime.fromisoformat(text.strip()).astimezone()
-    raise UsageError(
-        f"--since {text}: expected a time ago such as 90min, 12h, 7d or 2w, or a date such as 2026-11-22"
-    )

@@ -19,7 +19,7 @@ from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError
 from client.runs.amounts import amounts_from
 from client.runs.listing import RequestSummary
-from client.runs.words import DECISIONS, decision_text, request_reason
+from client.runs.requests import DECISIONS, decision_text, request_reason
 from client.sdk.people import decision_from
 from workflows.people import Request, StandingApproval
 

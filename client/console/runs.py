@@ -23,7 +23,7 @@ from client.errors import NoWorker, RatchetError, UsageError
 from client.history.fork import ForkChanges
 from client.runs.amounts import caps_from
 from client.runs.listing import RunLine, list_filter, quoted
-from client.runs.words import command_text
+from client.runs.requests import command_text
 from client.sdk.people import command_from
 from workflows.api import COUNTERS
 from workflows.people import DoneCall

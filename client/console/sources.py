@@ -6,9 +6,8 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from client.errors import NoWorker, RatchetError, RunFailed, StoreNotShared, UnknownRun
-from client.history.checkpoints import Source, source_of
-from client.history.recorded import beginning_of
+from client.errors import RatchetError, RunFailed, StoreNotShared, UnknownRun
+from client.history.checkpoints import Source
 from client.runs.attributes import line_of
 from client.runs.follow import Heartbeat, heartbeat_in
 from client.runs.listing import RunLine, list_filter
@@ -86,11 +85,8 @@ class Sources:
         return None
 
     async def _task(self, run: str) -> AgentTask | None:
-        from client.errors import clear_errors
-
         try:
-            async with clear_errors(self._agents.where, run):
-                return (await beginning_of(self._agents.temporal, run)).task
+            return (await self._agents.beginning(run)).task
         except UnknownRun:
             return await self._agents.archive.task(run)
 
@@ -139,13 +135,10 @@ class Sources:
     async def _read_log(self, run: str, known: _Known) -> None:
         since = len(known.records)
         try:
-            known.records += await self._agents.records(run, since, full=True)
+            known.records += (await self._agents.log(run, since, full=True)).records
         except StoreNotShared:
             with suppress(RatchetError):
                 known.records += await self._agents.records(run, since)
-        except NoWorker:
-            with suppress(RatchetError):  # as today's code writes it in a replay
-                known.records = (await source_of(self._agents, run)).records
         except RatchetError as error:
             known.problem = str(error)
 

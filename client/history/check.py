@@ -25,8 +25,8 @@ from client.errors import MachineBug, NoWorker, RatchetError, StoreNotShared, Us
 from client.history.recorded import begun, payloads_in, workflow_id_of
 from client.history.replayer import Replayed, explained, plugin_of, replayed
 from client.plugin import RatchetPlugin
+from client.runs.connected import ConnectedReader
 from client.runs.listing import list_filter
-from client.runs.reading import RunReader
 from workflows.api import AgentTask
 from workflows.kernel.errors import KernelError, NotRestored
 from workflows.kernel.log import Record
@@ -53,7 +53,7 @@ class Checked(Frozen):
     """Why it breaks, or why nothing is known."""
 
 
-async def check_runs(agents: RunReader) -> AsyncIterator[tuple[Checked, WorkflowHistory]]:
+async def check_runs(agents: ConnectedReader) -> AsyncIterator[tuple[Checked, WorkflowHistory]]:
     """Check all runs that are not over, each with the history of its newest execution.
 
     Raises:
@@ -89,7 +89,7 @@ async def check_history(plugin: RatchetPlugin, history: WorkflowHistory) -> Chec
 
 
 async def _checked(
-    agents: RunReader,
+    agents: ConnectedReader,
     run: WorkflowExecution,
     history: WorkflowHistory,
     task: AgentTask | None,
@@ -119,7 +119,7 @@ def _by_replay(run: str, task: AgentTask | None, found: Replayed, missing: str) 
     return _verdict(run, task, "", refused or explained(found.failure))
 
 
-async def _by_log(agents: RunReader, run: str, task: AgentTask | None, missing: str) -> Checked:
+async def _by_log(agents: ConnectedReader, run: str, task: AgentTask | None, missing: str) -> Checked:
     """Whether today's machine can go on from what the run's log says."""
     try:
         records = await agents.records(run, full=True)

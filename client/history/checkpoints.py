@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from activities.contracts import Frozen, JsonObject
-from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
-from client.runs.runs import Runs
+from client.errors import RatchetError, UnknownRun, UsageError
+from client.runs.reader import RunReader
 from workflows.api import AgentTask, StepLine
 from workflows.kernel.errors import NotRestored
 from workflows.kernel.log import Record, lineage
@@ -16,7 +17,6 @@ from workflows.kernel.rollback import Checkpoint, checkpoints, restored
 from workflows.queries import step_line
 
 if TYPE_CHECKING:
-    from client.runs.reading import RunReader
     from workflows.kernel.snapshot import Program
 
 __all__ = [
@@ -71,8 +71,8 @@ class Source:
     task: AgentTask | None
     """None: only the archive knows the run, and lacks its task."""
     records: tuple[Record, ...]
-    modules: tuple[str, ...] = ()
-    """Of the settings: the run's machine may be in them."""
+    modules: Callable[[], Sequence[str]] = tuple
+    """Of users: the run's machine may be in them."""
 
     @cached_property
     def program(self) -> Program:
@@ -81,7 +81,7 @@ class Source:
         from client.server.workerconfig import register_modules
         from workflows.task import InvalidTask, program_for
 
-        register_modules(self.modules)
+        register_modules(self.modules())
         problem = "its task is not known"
         if self.task is not None:
             try:
@@ -119,53 +119,23 @@ class Source:
         )
 
 
-async def source_of(agents: Runs, run: str) -> Source:
+async def source_of(agents: RunReader, run: str) -> Source:
     """A run's log and machine: from the archive where it has them, else from the run or Temporal's history.
 
     Raises:
         UnknownRun: neither Temporal nor the archive knows the run.
     """
-    if await agents.is_archived(run) and (task := await agents.archive.task(run)):
-        result = await agents.archive.result(run)
-        assert result is not None, "it is archived"
-        return _source(agents, run, result.run_id, task, await agents.archive.records(run))
-    return await _recorded_source(await agents.server(), run)
-
-
-async def _recorded_source(agents: RunReader, run: str) -> Source:
-    """The same of a run that the archive lacks, or has of another release."""
-    from client.history.recorded import beginning_of
-
-    try:
-        async with clear_errors(agents.where, run):
-            beginning = await beginning_of(agents.temporal, run)
-    except UnknownRun:
-        result = await agents.result(run)
-        return _source(agents, run, result.run_id, None, await agents.archive.records(run))
-    return _source(agents, run, beginning.first_run_id, beginning.task, await _records(agents, run))
-
-
-def _source(
-    agents: Runs, run: str, first_run_id: str, task: AgentTask | None, records: tuple[Record, ...]
-) -> Source:
-    return Source(run, first_run_id, task, records, agents.settings.modules)
-
-
-async def _records(agents: RunReader, run: str) -> tuple[Record, ...]:
-    """The whole log; when no worker answers, as today's code writes it in a replay. Raises NoWorker."""
-    from client.history.recorded import by_number, executions_of
-    from client.history.replayer import plugin_of, replayed
-
-    try:
-        return await agents.records(run, full=True)
-    except NoWorker:
-        async with clear_errors(agents.where, run):
-            executions = await executions_of(agents.temporal, run)
-        logs = [await replayed(plugin_of(agents.temporal), execution.history) for execution in executions]
-        if executions[0].beginning.continues or any(log.failure for log in logs):
-            raise
-        found = by_number(*(log.records for log in logs))
-        return tuple(found[seq] for seq in sorted(found))
+    result = await agents.archive.result(run) if await agents.is_archived(run) else None
+    task = await agents.archive.task(run) if result else None
+    if result is None or task is None:  # the archive lacks it, or has it of another release
+        try:
+            beginning = await (await agents.server()).beginning(run)
+        except UnknownRun:
+            result = await agents.result(run)
+        else:
+            records = (await agents.log(run, full=True)).records
+            return Source(run, beginning.first_run_id, beginning.task, records, agents.modules)
+    return Source(run, result.run_id, task, await agents.archive.records(run), agents.modules)
 
 
 def checkpoint_lines(source: Source) -> tuple[CheckpointLine, ...]:

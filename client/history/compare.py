@@ -10,7 +10,7 @@ from activities.contracts import Frozen
 from client.errors import RatchetError, RunFailed, UnknownRun
 from client.history.checkpoints import Source, source_of
 from client.history.differences import Difference, first_difference
-from client.runs.reading import RunReader
+from client.runs.connected import ConnectedReader
 from workflows.api import RunResult, RunSummary
 from workflows.kernel.log import STARTED, Record, by_step, lineage
 
@@ -75,7 +75,7 @@ class Comparison(Frozen):
         return next((pair for pair in self.steps if pair.difference), None)
 
 
-async def compare(agents: RunReader, one: str, other: str) -> Comparison:
+async def compare(agents: ConnectedReader, one: str, other: str) -> Comparison:
     """Two runs, live or over, also from the archive. Needs no worker.
 
     Raises:
@@ -96,7 +96,7 @@ async def compare(agents: RunReader, one: str, other: str) -> Comparison:
     )
 
 
-async def _side(agents: RunReader, source: Source) -> Side:
+async def _side(agents: ConnectedReader, source: Source) -> Side:
     """A run in short: by its result, else by its log."""
     if not source.records:
         raise RatchetError(f"run {source.run} has no log, so there is nothing to compare")
@@ -118,7 +118,7 @@ async def _side(agents: RunReader, source: Source) -> Side:
     return Side(**common, run=source.run, goal=goal, ok=result is not None and result.ok)
 
 
-async def _result(agents: RunReader, run: str) -> RunResult | None:
+async def _result(agents: ConnectedReader, run: str) -> RunResult | None:
     """The result; None: the run is live, or ended without one."""
     try:
         if (await agents.describe(run)).progress == "running":

@@ -14,7 +14,7 @@ from activities.store.blobs import StoreError
 from activities.store.calls import KnownCall
 from client.errors import UnknownRun, clear_errors
 from client.history.recorded import Execution, archived_executions, executions_of
-from client.runs.reading import RunReader
+from client.runs.connected import ConnectedReader
 
 __all__ = ["Reset", "StandingCall", "resets_of"]
 
@@ -52,7 +52,7 @@ class Reset(Frozen):
     """Why nothing can be said of such calls; empty: these are all."""
 
 
-async def resets_of(agents: RunReader, run: str) -> tuple[Reset, ...]:
+async def resets_of(agents: ConnectedReader, run: str) -> tuple[Reset, ...]:
     """The resets of a run, oldest first; also those that a later one has dropped, where Temporal or the
     archive still has the histories of before.
 
@@ -88,7 +88,7 @@ async def resets_of(agents: RunReader, run: str) -> tuple[Reset, ...]:
     return tuple(resets)
 
 
-async def _known_calls(agents: RunReader, run: str, began: float) -> tuple[list[KnownCall], str]:
+async def _known_calls(agents: ConnectedReader, run: str, began: float) -> tuple[list[KnownCall], str]:
     """The calls of a run that its workers wrote down, and why there may be others; empty: these are all."""
     stores, temporal = agents.connection.stores, agents.temporal
     try:
@@ -108,7 +108,7 @@ async def _known_calls(agents: RunReader, run: str, began: float) -> tuple[list[
     )
 
 
-async def _executions(agents: RunReader, run: str) -> tuple[Execution, ...]:
+async def _executions(agents: ConnectedReader, run: str) -> tuple[Execution, ...]:
     """Those that the run consists of now."""
     try:
         async with clear_errors(agents.where, run):
@@ -119,7 +119,7 @@ async def _executions(agents: RunReader, run: str) -> tuple[Execution, ...]:
         return kept
 
 
-async def _events(agents: RunReader, run: str, run_id: str) -> Iterable[HistoryEvent]:
+async def _events(agents: ConnectedReader, run: str, run_id: str) -> Iterable[HistoryEvent]:
     """Of an execution that was reset; none where nobody has it any more."""
     try:
         async with clear_errors(agents.where, run):

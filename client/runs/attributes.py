@@ -11,6 +11,7 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus as NewestStatus
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
+from activities.contracts import without_digests
 from client.runs.listing import (
     GOAL_CHARACTERS,
     PROGRESS,
@@ -23,7 +24,9 @@ from client.runs.listing import (
 )
 from workflows.api import LOG_HEAD_KEY, AgentTask
 
-__all__ = ["accept_new_statuses", "line_of", "newest_runs", "requests_in_memo", "start_attributes"]
+__all__ = [
+    "accept_new_statuses", "line_of", "newest_runs", "requests_in_memo", "start_attributes", "start_memo",
+]  # fmt: skip
 
 PAGE = 100
 """Runs that are fetched at once where few are wanted."""
@@ -126,3 +129,9 @@ def start_attributes(task: AgentTask) -> TypedSearchAttributes:
     return TypedSearchAttributes(
         [SearchAttributePair(AGENT, task.name), SearchAttributePair(MACHINE, task.machine)]
     )
+
+
+def start_memo(task: AgentTask) -> dict[str, str]:
+    """The memo of a run that starts."""
+    memo = {"goal": " ".join(without_digests(task.goal).split())[:GOAL_CHARACTERS]}
+    return {**memo, "machine": f"{task.machine} {task.machine_version}"} if task.machine_version else memo

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from activities.contracts import Frozen
-from workflows.kernel.log import FORKED
+from client.errors import RatchetError
+from client.runs.words import counted
 
 if TYPE_CHECKING:
     from activities.store.archive import Archive, ArchivedEnd
-    from client.sdk.agent import AgentClient
+    from client.runs.connected import ConnectedReader
+    from client.runs.reader import RunReader
 
-__all__ = ["By", "CostLine", "Spending", "archived_spending", "cost_lines", "live_spending"]
+__all__ = [
+    "By", "CostLine", "Spending", "all_spending", "archived_spending", "cost_lines", "live_spending",
+]  # fmt: skip
 
 By = Literal["agent", "model", "day"]
 OWN = re.compile(r"(model|tool):(.*)/([a-z_]+)")
@@ -29,7 +32,8 @@ LIVE_AT_ONCE = 20
 Counters = Mapping[str, float]
 
 
-class CostLine(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class CostLine:
     """What runs of one agent, calls of one model (or tool), or one day have cost."""
 
     name: str
@@ -90,7 +94,7 @@ def cost_lines(spending: Iterable[Spending], by: By, since: float = 0) -> tuple[
 def _line(name: str, one: _Sum) -> CostLine:
     counts = ("model_calls", "input_tokens", "output_tokens", "unpriced_calls")
     whole = {counter: round(one.spent.get(counter, 0)) for counter in counts}
-    cost = round(one.spent.get("cost_usd", 0), 9)
+    cost = round(float(one.spent.get("cost_usd", 0)), 9)
     return CostLine(name=name, runs=len(one.runs), cost_usd=cost, **whole)
 
 
@@ -132,6 +136,8 @@ def _parts(archive: Archive, end: ArchivedEnd, timed: bool) -> tuple[tuple[float
 
 def _own(records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Without those that a fork has taken over: its ledger begins at 0."""
+    from workflows.kernel.log import FORKED
+
     forks = [number for number, record in enumerate(records) if record["event"] == FORKED]
     return records[forks[-1] :] if forks else records
 
@@ -164,12 +170,41 @@ def _day(at: float) -> int:
     return int(at // 86_400)
 
 
+async def all_spending(runs: RunReader, *, timed: bool, note: Callable[[str], None]) -> tuple[Spending, ...]:
+    """Of the runs in the archive, and of those that are under way where a server runs; none is started.
+    `note` is called with what is missing."""
+    live = await _under_way(runs, timed=timed, note=note)
+    names = [one.run for one in live]
+    read = await runs.archive.read(lambda it: tuple(archived_spending(it, timed=timed, live=names)))
+    return (*read, *live)
+
+
+async def _under_way(runs: RunReader, *, timed: bool, note: Callable[[str], None]) -> tuple[Spending, ...]:
+    problems: list[str] = []
+    try:
+        if (server := await runs.running_server()) is None:
+            return ()
+        live = await live_spending(server, timed=timed, failed=problems.append)
+        kept = await runs.archive.ended()
+        over = {line.id for line in await server.lines() if line.closed and line.exit_reason != "refused"}
+    except RatchetError as error:
+        note(f"runs that are under way are not counted in full: {error}")
+        return ()
+    if missing := over - kept:
+        note(
+            f"{counted(len(missing), 'run')} that Temporal knows to be over, such as {min(missing)}, "
+            "left no result in the archive here and count only as far as it has their log; name the "
+            "directory of their workers with --data-dir. Runs that were terminated have none anywhere"
+        )
+    if problems:
+        note(f"{len(problems)} runs that are under way are not counted in full: {problems[0]}")
+    return live
+
+
 async def live_spending(
-    client: AgentClient, *, timed: bool, failed: Callable[[str], None]
+    client: ConnectedReader, *, timed: bool, failed: Callable[[str], None]
 ) -> tuple[Spending, ...]:
     """Of the runs that are not over; `failed` is called with each that cannot be asked."""
-    from client.errors import RatchetError
-
     free = asyncio.Semaphore(LIVE_AT_ONCE)
 
     async def ask(run: str, agent: str) -> Spending | None:

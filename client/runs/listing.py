@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
-from pydantic import TypeAdapter
-
-from activities.contracts import Frozen, JsonObject, without_digests
 from client.errors import UsageError
-from workflows.api import WORKFLOW_TYPE, AgentTask
-from workflows.people import Kind, Verb
+from workflows.names import WORKFLOW_TYPE, Kind, Verb
 
 __all__ = [
     "GOAL_CHARACTERS", "PROGRESS", "REQUESTS_KEY", "Filter", "RequestSummary", "RunLine", "list_filter",
-    "quoted", "requests_in", "run_with_short_id", "start_memo",
+    "quoted", "requests_in", "run_with_short_id",
 ]  # fmt: skip
 
 Progress = Literal["running", "completed", "failed", "cancelled", "terminated", "timed out", "continued"]
@@ -38,7 +35,8 @@ REQUESTS_KEY = "requests"
 """Memo: the open requests in short."""
 
 
-class RequestSummary(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class RequestSummary:
     """An open request in short, as the memo of its run has it."""
 
     id: str
@@ -55,11 +53,12 @@ class RequestSummary(Frozen):
     """Who may decide, the first five; empty: anybody."""
     quorum: int = 1
     signed: bool = False
-    arguments: JsonObject | None = None
+    arguments: dict[str, Any] | None = None
     """None: there are none, or they are too long for a list."""
 
 
-class RunLine(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class RunLine:
     """One run in a list."""
 
     id: str
@@ -90,21 +89,37 @@ class RunLine(Frozen):
     """Hash of the log's last record, where the log could not be archived when the run ended; a worker writes
     it when the archive is back."""
 
-
-_SUMMARIES: TypeAdapter[tuple[RequestSummary, ...]] = TypeAdapter(tuple[RequestSummary, ...])
+    @property
+    def is_running(self) -> bool:
+        """It is not over."""
+        return self.progress == "running"
 
 
 def requests_in(memo: Any) -> tuple[RequestSummary, ...]:
     """The open requests that a memo names, the oldest five at most; none when it cannot be read."""
-    with suppress(ValueError, RecursionError):  # a newer worker, or another program, wrote it
-        return _SUMMARIES.validate_python(json.loads(memo) if isinstance(memo, str) else memo or ())
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):  # another program wrote it
+        return tuple(map(_request_in, json.loads(memo) if isinstance(memo, str) else memo or ()))
     return ()
 
 
-def start_memo(task: AgentTask) -> dict[str, str]:
-    """The memo of a run that starts."""
-    memo = {"goal": " ".join(without_digests(task.goal).split())[:GOAL_CHARACTERS]}
-    return {**memo, "machine": f"{task.machine} {task.machine_version}"} if task.machine_version else memo
+def _request_in(found: Mapping[str, Any]) -> RequestSummary:
+    """One of them; what a newer worker says beyond our fields is left out. Raises ValueError."""
+    values = {name: found[name] for name in _FORMS if found.get(name) is not None}
+    if not all(isinstance(value, _FORMS[name]) for name, value in values.items()):
+        raise ValueError
+    for name in ("options", "approvers"):
+        values[name] = tuple(map(str, values.get(name, ())))
+    if values.get("kind") not in get_args(Kind) or not {*values["options"]} <= {*get_args(Verb)}:
+        raise ValueError
+    return RequestSummary(**values)
+
+
+_FORMS: dict[str, Any] = {
+    "id": str, "kind": str, "text": str, "tool": str, "digest": str, "options": list | tuple,
+    "deadline": int | float, "group": str, "approvers": list | tuple, "quorum": int, "signed": bool,
+    "arguments": dict,
+}  # fmt: skip
+"""How the fields of a `RequestSummary` look as JSON."""
 
 
 class Filter(TypedDict, total=False):

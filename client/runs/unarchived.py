@@ -18,22 +18,31 @@ from temporalio.api.history.v1 import History
 from temporalio.client import Client, WorkflowExecution, WorkflowHistory
 
 from activities.archiving import ArchiveActivities
-from activities.contracts import ArchiveRequest
+from activities.contracts import ArchiveRequest, Frozen
 from activities.store.encryption import KeyMissing, NotDecrypted
 from client.errors import clear_errors
 from client.history.recorded import archive_requests
-from client.runs.archived import ArchiveProblem
 from client.runs.attributes import line_of
 from client.runs.listing import RunLine, list_filter, quoted
-from client.runs.runs import Runs
+from client.runs.reader import RunReader
 from workflows.api import FOR_ARCHIVE
 
-__all__ = ["missing_ends", "repairing"]
+__all__ = ["ArchiveProblem", "missing_ends", "repairing"]
 
 PAUSE = 30
 """Seconds between two looks at what waits for the archive."""
 
 log = structlog.get_logger(__name__)
+
+
+class ArchiveProblem(Frozen):
+    """What is wrong with the archive's log of one run."""
+
+    run: str
+    """The workflow id."""
+    run_id: str
+    """Of its first execution; with `~1`, `~2`, ... a chain that a reset replaced."""
+    problem: str
 
 
 @asynccontextmanager
@@ -106,7 +115,7 @@ async def _is_newest(client: Client, run: WorkflowExecution, history: WorkflowHi
     return run.run_id == newest.run_id or first != newest.raw_info.first_run_id
 
 
-async def missing_ends(runs: Runs) -> AsyncIterator[ArchiveProblem]:
+async def missing_ends(runs: RunReader) -> AsyncIterator[ArchiveProblem]:
     """Runs that are over as Temporal knows, and whose end the archive lacks. Raises RatchetError."""
     ended = await runs.archive.ended()
     for line in await runs.lines():

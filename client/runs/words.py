@@ -1,60 +1,22 @@
-"""What terminal and console say in the same words: amounts, requests, decisions, commands."""
+"""Amounts, times and texts, as terminal and console say them. It imports little: lists need it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from activities.contracts import JsonObject, visible
-from workflows.people import (
-    DEFAULT_EFFECT_MODES,
-    Approvals,
-    CommandDone,
-    Decided,
-    Decision,
-    Kind,
-    Request,
-    StandingApproval,
-    Verb,
-)
+from activities.contracts.characters import visible
 
 if TYPE_CHECKING:
     from client.runs.listing import RequestSummary
-    from client.sdk.sending import SentSignal
-    from workflows.api import AgentTask
-
-    AnyRequest = Request | RequestSummary
+    from workflows.people import Request
 
 __all__ = [
-    "DECISIONS", "command_text", "counted", "decision_text", "indented", "json_line", "plain",
-    "pretty_json", "request_reason", "spent", "time_span",
+    "clock", "counted", "indented", "json_line", "one_line", "plain", "pretty_json", "request_line", "spent",
+    "time_left", "time_span",
 ]  # fmt: skip
-
-DECISIONS: dict[Verb, tuple[str, str]] = {
-    "approve": ("y", "approve"),
-    "reject": ("n", "reject, and say why"),
-    "edit": ("e", "edit the arguments, then the tool is called"),
-    "answer": ("w", "write an answer"),
-    "resume": ("g", "resume: go on"),
-    "retry": ("t", "retry: make the call again"),
-    "topup": ("m", "more: top up, such as `m model_calls=20`"),
-    "finish": ("f", "finish now, as the limit would end the run"),
-    "abort": ("x", "abort: end the run"),
-}
-"""Each decision: its letter at a question on the terminal, and what it does."""
-
-
-_REASONS: dict[Kind, str] = {
-    "question": "the machine asks it",
-    "escalation": "the machine hands it to people",
-    "interrupt": "people.interrupt_every or people.interrupt_states of the agent",
-    "limit": "people.on_limit of the agent is `ask`",
-    "outcome": "a call was interrupted, and its tool cannot tell whether it took effect",
-    "trouble": "people.on_trouble of the agent is `ask`",
-    "stuck": "the agent's `stuck`; the model was told first",
-}
-
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -103,79 +65,28 @@ def indented(text: str, lines: int | None = None, by: int = 2) -> str:
     return "\n".join(f"{' ' * by}{line}" for line in [*kept, *more])
 
 
-def request_reason(request: AnyRequest, task: AgentTask | None = None) -> str:
-    """Why a run asks: the entry of the agent's approvals, in full if the task is known, or the event."""
-    if request.kind != "approval":
-        return _REASONS[request.kind]
-    rule = request.rule if isinstance(request, Request) else ""
-    if not rule:
-        return ""
-    default = next((mode for effect, mode in DEFAULT_EFFECT_MODES.items() if rule == f"effects.{effect}"), "")
-    entry = f"approvals.{rule}" + (f" (by default `{default}`)" if default else " of the agent")
-    return entry if task is None else f"{entry}: {_entry(task.approvals, rule)}"
-
-
-def _entry(approvals: Approvals, rule: str) -> str:
-    """What the agent file says there."""
-    section, _, name = rule.partition(".")
-    if section == "rules":
-        found = approvals.rules[int(name)]
-        fields = found.model_dump(mode="json", exclude_defaults=True, exclude={"request"})
-        return json_line({**fields, "ask": found.ask})
-    if section == "tools":
-        return approvals.tools[name]
-    modes = {**DEFAULT_EFFECT_MODES, **approvals.effects}
-    return next((mode for effect, mode in modes.items() if effect == name), "")
-
-
-def decision_text(done: Decided | SentSignal, request: AnyRequest, decision: Decision | None = None) -> str:
-    """The state of a request after a decision, and below it what the decision changed."""
-    lines = [_decided_line(done, request)]
-    if decision and decision.arguments is not None:
-        lines += [f"  {request.tool or request.id} is called with", indented(pretty_json(decision.arguments))]
-    if decision:
-        lines += [f"  {name}: {_raised(request, name, more)}" for name, more in decision.amounts.items()]
-    if decision and decision.standing_approval is not None:
-        covered = _standing(request, decision.standing_approval)
-        lines.append(f"  for the rest of this run it also approves {covered}")
-    return plain("\n".join(lines))
-
-
-def _decided_line(done: Decided | SentSignal, request: AnyRequest) -> str:
-    if not isinstance(done, Decided):
-        return f"{request.id}: {done.text}"
-    if done.outcome == "open":
-        return f"{request.id}: {done.votes} of {done.needed} have decided so; it stays open until the rest do"
-    who, how = ", ".join(done.by) or "somebody", "verified" if done.verified else "claimed"
-    text = f": {done.text}" if done.text else ""
-    return f"{request.id} {done.outcome.replace('_', ' ')} by {who} ({how}){text}"
-
-
-def _standing(request: AnyRequest, approval: StandingApproval) -> str:
-    """Which later calls a standing approval covers."""
-    calls = f"calls of {request.tool or 'this tool'}"
-    if approval.same:
-        return f"{calls} with the same arguments"
-    if not approval.arguments:
-        return f"{calls} with any arguments"
-    return (
-        f"{calls} where {' and '.join(f'{name}: {json_line(s)}' for name, s in approval.arguments.items())}"
-    )
-
-
-def _raised(request: AnyRequest, counter: str, more: float) -> str:
-    """A limit after and before a top-up."""
-    cap = (request.arguments or {}).get("cap")
-    if not isinstance(cap, int | float):
-        return f"{more:g} more"
-    return f"at most {cap + more:g} now, {cap:g} before"
-
-
-def command_text(done: CommandDone | SentSignal) -> str:
-    """What a command did, in a few lines."""
-    undone = done.undone if isinstance(done, CommandDone) else ()
-    return plain("\n".join([done.text, *(f"  {what}" for what in undone)]))
-
-
-def pretty_json(arguments: JsonObject) -> str:
+def pretty_json(arguments: Mapping[str, Any]) -> str:
     return json.dumps(arguments, ensure_ascii=False, indent=2)
+
+
+def one_line(text: str, limit: int) -> str:
+    """The text on one line of at most `limit` characters."""
+    line = " ".join(plain(text).split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def clock(at: datetime) -> str:
+    """A time of the day, as the local clock has it."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def time_left(at: float, now: float) -> str:
+    """A deadline: local time, and how long until then."""
+    return f"{clock(datetime.fromtimestamp(at, UTC))}, {f'in {time_span(at - now)}' if at > now else 'now'}"
+
+
+def request_line(request: Request | RequestSummary, limit: int = 80) -> str:
+    """A request on one line: `approval r1: refund(order=1)`."""
+    given = ", ".join(f"{name}={json_line(value)}" for name, value in (request.arguments or {}).items())
+    what = f"{request.tool}({given})" if request.tool else request.text
+    return one_line(f"{request.kind} {request.id}: {what}", limit)

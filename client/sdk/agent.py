@@ -16,8 +16,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from client.errors import DuplicateRun, ServerBusy, UsageError, clear_errors
-from client.runs.attributes import start_attributes
-from client.runs.listing import start_memo
+from client.runs.attributes import start_attributes, start_memo
 from client.sdk.people import RunCommander
 from client.server.connection import connected
 from client.server.remote import remote_config
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from client.history.checkpoints import CheckpointLine, StepSnapshot
     from client.history.compare import Comparison
     from client.history.fork import ForkChanges, PastEffects
-    from client.history.replayer import ReplayResult
+    from client.history.replay import ReplayResult
+    from client.history.resets import Reset
     from client.server.embedded import Ports
 
 __all__ = ["AgentClient", "pinned"]
@@ -47,8 +47,8 @@ LONGEST_PAUSE = 5.0
 class AgentClient(RunCommander):
     """Everything that a program does with runs; made by `AgentClient.connect`.
 
-    `client/runs/reading.py` has what it reads, `client/sdk/people.py` decisions and commands. A run is named
-    by its workflow id.
+    `client/runs/reader.py` and `connected.py` have what it reads, `client/sdk/people.py` decisions and
+    commands. A run is named by its workflow id.
     """
 
     @classmethod
@@ -244,10 +244,16 @@ class AgentClient(RunCommander):
             step: compare only what came before this step began for the last time.
         """
         from client.history.checkpoints import source_of
-        from client.history.replayer import replay
+        from client.history.replay import replay
 
         before = None if step is None else (await source_of(self, run)).checkpoint(step).seq + 1
         return await replay(self, run, before)
+
+    async def resets(self, run: str) -> tuple[Reset, ...]:
+        """When Temporal reset a run, by whom and to which step, and which calls of the dropped part stand."""
+        from client.history.resets import resets_of
+
+        return await resets_of(self, run)
 
     async def compare(self, one: str, other: str) -> Comparison:
         """Two runs step by step, and the first difference."""

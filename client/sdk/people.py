@@ -23,8 +23,8 @@ from client.errors import (
 )
 from client.keys import Signer
 from client.runs.attributes import requests_in_memo
+from client.runs.connected import ConnectedReader
 from client.runs.listing import RequestSummary
-from client.runs.reading import RunReader
 from client.sdk.sending import MessageName, NoAnswer, SentSignal, by_signal, by_update
 from workflows.api import EffectsQuery, PageQuery, RequestsQuery, limits_problem
 from workflows.kernel.log import Record
@@ -102,7 +102,7 @@ def _checked(kind: type[M], fields: Mapping[str, Any]) -> M:
         raise UsageError(f"this cannot be sent as a {name}: {problem_text(error, kind)}") from error
 
 
-class RunCommander(RunReader):
+class RunCommander(ConnectedReader):
     """Deciding what runs ask, and commanding them: the part of `AgentClient` that people act through.
 
     A message goes as an update, which the run answers, when a worker polls. Otherwise, or with `signal`, it

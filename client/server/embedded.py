@@ -36,10 +36,10 @@ from filelock import AsyncFileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.errors import ServerError, UsageError
+from client.server.environment import write_private
 from client.server.ownership import DATABASE, claim
 from client.server.ui import UNREACHABLE
 from client.server.ui import __file__ as ui_program
-from client.server.workerconfig import write_private
 
 __all__ = [
     "DYNAMIC_CONFIG", "EmbeddedServer", "Ports", "ServerRecord", "data_directory", "running_server",

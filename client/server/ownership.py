@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from client.errors import UsageError
-from client.server.workerconfig import state_folder, write_private
+from client.server.environment import state_folder, write_private
 
 __all__ = ["DATABASE", "adopt", "claim", "is_own"]
 

@@ -13,7 +13,6 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -23,10 +22,11 @@ from activities.contracts import ModelSpec
 from activities.settings import Settings
 from activities.text import problem_of
 from client.errors import UsageError
+from client.server.environment import OTHER_VARIABLES, state_folder, write_private
 
 __all__ = [
     "Allowed", "forget", "load_settings", "memory_file", "recalled", "register_modules", "remember",
-    "settings_from_environment", "state_folder", "write_private",
+    "settings_from_environment",
 ]  # fmt: skip
 
 
@@ -122,23 +122,6 @@ def memory_file(data_dir: Path) -> Path:
     return state_folder() / f"{digest[:32]}.json"
 
 
-def state_folder() -> Path:
-    """The user's own folder for what Ratchet remembers. Raises UsageError when the user has no home."""
-    stated = Path(os.environ.get("XDG_STATE_HOME", ""))
-    try:
-        home = stated if stated.is_absolute() else Path.home() / ".local" / "state"
-    except RuntimeError as error:
-        raise UsageError(f"{error}; name a folder for Ratchet's state with XDG_STATE_HOME") from error
-    return home / "ratchet"
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, whole or not at all. Raises OSError."""
-    with NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.", delete=False) as beside:
-        beside.write(text + "\n")
-    Path(beside.name).replace(path)
-
-
 def register_modules(modules: Iterable[str]) -> None:
     """Load users' modules, and make their machines, rules, policies and hooks known in this process.
 
@@ -153,13 +136,6 @@ def register_modules(modules: Iterable[str]) -> None:
             registry.add_module(module)
     except (ExtensionError, ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
-
-
-OTHER_VARIABLES = {
-    f"RATCHET_{name}"
-    for name in ("BY", "CONSOLE_PORT", "KEY", "KEY_PASSPHRASE", "PORT", "RETENTION", "UI_PORT")
-}
-"""Those that are no settings of a worker."""
 
 
 def settings_from_environment(data_dir: Path | None = None) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -19,6 +20,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities.settings import Settings
+from client.cli.output import print_table
 from client.server.embedded import EmbeddedServer
 from tests.client.commandline import Cli
 from tests.server.conftest import real_server
@@ -125,3 +127,31 @@ async def test_run_with_a_status_that_the_sdk_does_not_know_breaks_nothing(tmp_p
         shown = await cli.beside("show", "held", "--address", address)
         assert "paused in Temporal" in shown.out + shown.err, shown.err
         assert (await cli.beside("cancel", "held", "--address", address)).code == 0
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is written."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_table_on_a_terminal_is_cut_at_its_edge_and_has_styles(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        [("✓", "green"), ("漢字", ""), ("many words that do not fit there", "")],
+        [("", ""), ("b", ""), ("c", "")],
+    ]
+    monkeypatch.setattr("sys.stdout", shown := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "33")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    print_table(("", "id", "goal"), rows)
+    assert shown.getvalue().splitlines() == [
+        "   \x1b[2mid\x1b[0m    \x1b[2mgoal\x1b[0m",
+        "\x1b[32m✓\x1b[0m  漢字  many words that do no…",
+        "   b     c",
+    ]
+    monkeypatch.setenv("TERM", "dumb")
+    print_table(("n", "calls"), [[("one", ""), ("1,000", "")]], right=True)
+    assert shown.getvalue().splitlines()[3:] == ["n    calls", "one  1,000"]

@@ -16,7 +16,8 @@ from activities.store.archive import Archive
 from client.errors import RatchetError, UnknownRun, UsageError
 from client.history.differences import first_difference
 from client.history.fork import ForkChanges
-from client.history.replayer import first_changed, plugin_of, replayed
+from client.history.replay import first_changed
+from client.history.replayer import plugin_of, replayed
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
 from tests.client.asking import asking, opened, talk, without_worker

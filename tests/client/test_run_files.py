@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Never
@@ -10,10 +13,11 @@ from typing import Any, Never
 import pytest
 
 from activities.settings import Settings
-from client.errors import NoWorker, UnknownRun
+from client.errors import NoWorker, UnknownRun, UsageError
 from client.history.checkpoints import checkpoint_lines, source_of
-from client.runs.runs import Runs
-from client.runs.stopped import StoppedRuns
+from client.runs.archived import ArchivedRuns, archive_opener
+from client.runs.files import RunFiles
+from client.runs.reader import RunReader
 from client.sdk.agent import AgentClient
 from client.server.embedded import running_server
 from tests.client.asking import asking, talk
@@ -32,11 +36,13 @@ async def nobody() -> Never:
     raise Asked
 
 
-def stopped(settings: Settings) -> StoppedRuns:
-    return StoppedRuns(settings, nobody)
+def stopped(settings: Settings) -> RunReader:
+    home = settings.data_dir
+    archive = ArchivedRuns(archive_opener(home))
+    return RunReader(archive, str(home), connect=nobody, files=RunFiles(home))
 
 
-async def all_of(runs: Runs) -> dict[str, Any]:
+async def all_of(runs: RunReader) -> dict[str, Any]:
     """All that is read of the runs of these tests without a worker."""
     everything = await runs.list()
     return {
@@ -164,3 +170,38 @@ def _copied(settings: Settings, folder: Path) -> Settings:
         if path.is_file():
             (home / path.name).write_bytes(path.read_bytes())
     return settings.model_copy(update={"data_dir": home})
+
+
+def test_reading_commands_import_no_temporalio_without_a_server(
+    told: tuple[Settings, dict[str, Any]],
+) -> None:
+    program = """
+import sys
+from client.cli.app import execute
+for words in ("list", "inbox", "costs", "show done", "steps done", "log done", "result done"):
+    code = execute(words.split())
+    print("loaded", words, code, [name for name in ("temporalio", "grpc") if name in sys.modules])
+"""
+    variables = {"RATCHET_DATA_DIR": str(told[0].data_dir), "PYTHONPATH": str(Path.cwd())}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**own, **variables}, capture_output=True, text=True,
+        timeout=60, check=True,
+    )  # fmt: skip
+    lines = [line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("loaded ")]
+    assert lines == [
+        "list 0 []", "inbox 0 []", "costs 0 []", "show done 0 []", "steps done 0 []", "log done 0 []",
+        "result done 0 []",
+    ], done.stdout + done.stderr  # fmt: skip
+
+
+def test_archive_is_found_without_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory's archive is opened by its name; what the environment says of another one counts."""
+    file = archive_opener(tmp_path)().database
+    assert file.where == str(Settings(data_dir=tmp_path).archive_file)
+    monkeypatch.setenv("RATCHET_STORE_SECRET", "s" * 16)
+    monkeypatch.setenv("RATCHET_STORE", "postgresql://somewhere/else")
+    assert "somewhere" in archive_opener(tmp_path)().database.where
+    monkeypatch.setenv("RATCHET_STOER", "postgresql://somewhere/else")
+    with pytest.raises(UsageError, match="did you mean RATCHET_STORE"):
+        archive_opener(tmp_path)

@@ -9,25 +9,20 @@ database is not as it is read here, the server is asked. (Tables of Temporal 1.3
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
 
-from activities.settings import Settings
-from activities.store.stores import Stores
-from client.errors import no_worker, unknown_run
 from client.runs.listing import GOAL_CHARACTERS, PROGRESS, REQUESTS_KEY, Filter, RunLine, requests_in
-from client.runs.runs import Runs
 from client.server.ownership import DATABASE, is_own
-from workflows.api import ATTRIBUTES, LOG_HEAD_KEY, WORKFLOW_TYPE
+from workflows.names import ATTRIBUTES, LOG_HEAD_KEY, WORKFLOW_TYPE
 
-if TYPE_CHECKING:
-    from client.runs.reading import RunReader
-
-__all__ = ["StoppedRuns"]
+__all__ = ["RunFiles"]
 
 T = TypeVar("T")
 NAMESPACE = "default"
@@ -57,63 +52,43 @@ class _Unclear(Exception):
     """The database does not say it, or not in a form that is known here."""
 
 
-class StoppedRuns(Runs):
-    """Runs of the embedded server, running or not, from its database and the archive.
+class RunFiles:
+    """Runs of the embedded server of a data directory, running or not, from its database.
 
-    Args:
-        server: a reader that asks the server; it starts one if none runs.
+    Each method gives None where the server is to be asked.
     """
 
-    def __init__(self, settings: Settings, server: Callable[[], Awaitable[RunReader]]) -> None:
-        self._home = settings.data_dir.resolve()
-        super().__init__(settings, Stores(settings), str(self._home))
-        self._ask_server = server
+    def __init__(self, home: Path) -> None:
+        self._home = home.resolve()
         self._is_clear: bool | None = None
         self._names: dict[str, str] = {}
         """Column of a search attribute -> its name."""
 
-    async def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> Sequence[RunLine]:
-        """See `Runs`."""
-        found = self._read(NEWEST, self._line, **_values(wanted), limit=-1 if limit is None else limit)
-        return await (await self.server()).lines(limit, **wanted) if found is None else found
+    def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> list[RunLine] | None:
+        """The newest execution of each run of a filter, the newest first."""
+        return self._read(NEWEST, self._line, **_values(wanted), limit=-1 if limit is None else limit)
 
-    async def count(self, **wanted: Unpack[Filter]) -> int:
-        """See `Runs`."""
+    def count(self, **wanted: Unpack[Filter]) -> int | None:
+        """How many there are."""
         found = self._read(COUNT, lambda row: int(row[0]), **_values(wanted))
-        return await (await self.server()).count(**wanted) if found is None else sum(found)
+        return None if found is None else sum(found)
 
-    async def describe(self, run: str) -> RunLine:
-        """See `Runs`."""
-        found = self._executions(run)
-        if found is None:
-            return await (await self.server()).describe(run)
-        if not found:
-            raise unknown_run(self.where, run)
-        return found[-1]
-
-    async def first_run_id(self, run: str) -> str | None:
-        """See `Runs`. After a reset it may be the id of a later execution: then no archive has it."""
-        found = self._executions(run)
-        if found is None or any(line.progress != "continued" for line in found[:-1]):
-            return await (await self.server()).first_run_id(run)
-        return found[0].run_id if found else None
-
-    async def live(self, run: str) -> RunReader:
-        """See `Runs`. Without a server there is no worker, either."""
-        from client.server.embedded import running_server
-
-        line = await self.describe(run)
-        if line.progress == "running" and running_server(self._home) is None:
-            raise no_worker(self.where, line.task_queue, embedded=True)
-        return await self.server()
-
-    async def server(self) -> RunReader:
-        """See `Runs`."""
-        return await self._ask_server()
-
-    def _executions(self, run: str) -> list[RunLine] | None:
-        """Of one run, the newest last; None: ask the server."""
+    def executions(self, run: str) -> list[RunLine] | None:
+        """Of one run, the newest last."""
         return self._read(ONE, self._line, run=run)
+
+    def is_served(self) -> bool:
+        """The server runs now. Without one there is no worker, either."""
+        try:
+            with (self._home / "server.lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:  # somebody holds it: whether that is the server, its module knows, which takes longer
+            from client.server.embedded import running_server
+
+            return running_server(self._home) is not None
+        return False
 
     def _read(self, query: str, made: Callable[[tuple[Any, ...]], T], **values: Any) -> list[T] | None:
         """What is made of the rows of a query; None: ask the server."""
@@ -162,15 +137,19 @@ class StoppedRuns(Runs):
             task_queue=queue,
             state=found.get("AgentState", ""),
             waiting="" if closed else found.get("AgentWaiting", ""),
-            waiting_since=found.get("AgentWaitingSince"),
-            deadline=found.get("AgentDeadline"),
+            waiting_since=_moment(found.get("AgentWaitingSince")),
+            deadline=_moment(found.get("AgentDeadline")),
             exit_reason=found.get("AgentExit", ""),
             goal="" if goal is None else str(goal)[:GOAL_CHARACTERS],
-            started=started,
-            closed=closed,
+            started=datetime.fromisoformat(started),
+            closed=_moment(closed),
             requests=requests_in(_value(notes.get(REQUESTS_KEY))),
             log_head=str(_value(notes.get(LOG_HEAD_KEY)) or ""),
         )
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _values(wanted: Filter) -> dict[str, Any]:

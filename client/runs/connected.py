@@ -1,4 +1,4 @@
-"""Reading runs: lists, status, logs, results, and following them as they happen."""
+"""What a server and its workers tell of runs: lists, status, logs, results, and all as it happens."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ from client.errors import (
     no_worker,
     run_failed,
 )
-from client.history.recorded import by_number, executions_of, recorded_log
+from client.history.recorded import Beginning, beginning_of, by_number, executions_of, recorded_log
+from client.history.replayer import plugin_of, replayed
+from client.runs.archived import ArchivedRuns
 from client.runs.attributes import line_of, newest_runs
 from client.runs.follow import Follower, Heartbeat, bug_in, heartbeat_in, newest_state
 from client.runs.listing import Filter, RunLine, list_filter
-from client.runs.runs import Runs
+from client.runs.reader import RunReader
 from client.server.connection import Connection, has_worker
+from client.server.workerconfig import register_modules
 from workflows.api import (
     RESULT_KEY,
     TASK_QUEUE,
@@ -53,7 +56,7 @@ from workflows.api import (
 )
 from workflows.kernel.log import Record
 
-__all__ = ["RunReader"]
+__all__ = ["ConnectedReader"]
 
 Q = TypeVar("Q")
 BUG_ATTEMPTS = 2
@@ -65,15 +68,24 @@ ABSENCE_SECONDS = 60
 """How long `watch` waits for a worker that went away in the middle of a run."""
 
 
-class RunReader(Runs):
-    """What can be read of runs, live or over: the part of `AgentClient` that changes nothing.
+class ConnectedReader(RunReader):
+    """A reader that is connected to a server: the part of `AgentClient` that changes nothing.
 
-    Lists and runs that are over: see `Runs`.
+    `live_result`, `live_status` and `live_records` ask the run itself, whatever the archive has.
     """
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(connection.settings, connection.stores, connection.where)
-        self.connection = connection
+        super().__init__(
+            ArchivedRuns(lambda: connection.stores.archive),
+            connection.where,
+            connect=self.server,
+            modules=lambda: connection.settings.modules,
+        )
+        self.connection, self.settings = connection, connection.settings
+
+    async def server(self) -> ConnectedReader:
+        """See `RunReader`."""
+        return self
 
     @property
     def temporal(self) -> Client:
@@ -98,12 +110,12 @@ class RunReader(Runs):
     # -- lists: no worker is needed --------------------
 
     async def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> Sequence[RunLine]:
-        """See `Runs`; few are fetched where few are wanted."""
+        """See `RunReader`; few are fetched where few are wanted."""
         async with clear_errors(self.where):
             return [await line_of(run) for run in await newest_runs(self.temporal, limit, **wanted)]
 
     async def count(self, **wanted: Unpack[Filter]) -> int:
-        """See `Runs`."""
+        """See `RunReader`."""
         async with clear_errors(self.where):
             return (await self.temporal.count_workflows(list_filter(**wanted))).count
 
@@ -126,29 +138,36 @@ class RunReader(Runs):
         async with clear_errors(self.where, run):
             return await self.temporal.get_workflow_handle(run).describe()
 
+    async def beginning(self, run: str) -> Beginning:
+        """How the newest execution of a run began."""
+        async with clear_errors(self.where, run):
+            return await beginning_of(self.temporal, run)
+
     async def heartbeat(self, run: str) -> Heartbeat:
         """What the model says at this moment, or what fails; needs no query."""
         return await heartbeat_in(self.temporal, (await self.description(run)).raw_description)
 
     async def first_run_id(self, run: str) -> str | None:
-        """See `Runs`."""
+        """See `RunReader`."""
         try:
             return (await self.description(run)).raw_info.first_run_id
         except UnknownRun:
             return None
 
-    async def live(self, run: str) -> RunReader:
-        """See `Runs`."""
-        return self
-
-    async def server(self) -> RunReader:
-        """See `Runs`."""
-        return self
-
     # -- what came out --------------------
 
     async def result(self, run: str) -> RunResult:
-        """Wait until a run is over; what came out of it. See `Runs`."""
+        """Wait until a run is over; what came out of it. See `RunReader`.
+
+        The archive has the end of a run a moment before Temporal: a worker must not be stopped in between.
+        """
+        try:
+            return await self.live_result(run)
+        except UnknownRun:
+            return await self._archived_result(run)
+
+    async def live_result(self, run: str) -> RunResult:
+        """The same, by Temporal and the run itself."""
         found = await self._given_result(run)
         if not found.cut:
             return found
@@ -158,7 +177,7 @@ class RunReader(Runs):
             return found.model_copy(update={"cut": f"{found.cut}. They could not do so here: {error}"})
 
     async def _given_result(self, run: str) -> RunResult:
-        """The result as Temporal's history has it; from the archive where Temporal does not know the run."""
+        """The result as Temporal's history has it."""
         handle: WorkflowHandle[Any, RunResult] = self.temporal.get_workflow_handle(run, result_type=RunResult)
         try:
             async with clear_errors(self.where, run):
@@ -172,8 +191,6 @@ class RunReader(Runs):
                     )
             if found is None:
                 raise run_failed(run, error) from error
-        except UnknownRun:
-            return await self._archived_result(run)
         assert found is not None
         return found
 
@@ -356,6 +373,25 @@ class RunReader(Runs):
             since = page.next
             if not page.records or page.next >= page.total:
                 return records, page.finished
+
+    async def history_records(self, run: str, modules: Sequence[str]) -> tuple[Record, ...] | None:
+        """The log from Temporal's history: as the run has sent it to the archive when it was over, else as
+        today's code writes it in a replay. None where that cannot write all of it.
+
+        Raises:
+            UsageError: a module cannot be loaded.
+        """
+        async with clear_errors(self.where, run):
+            executions = await executions_of(self.temporal, run)
+            sent = await recorded_log(self.temporal, executions)
+        if executions[-1].ended and sent and [*sent] == [*range(len(sent))]:
+            return tuple(sent.values())
+        register_modules(modules)
+        logs = [await replayed(plugin_of(self.temporal), execution.history) for execution in executions]
+        if executions[0].beginning.continues or any(log.failure for log in logs):
+            return None
+        found = by_number(*(log.records for log in logs))
+        return tuple(found[seq] for seq in sorted(found))
 
     async def _earlier_records(self, run: str, since: int, until: int) -> tuple[Record, ...]:
         """Records of executions before the present one: from the archive, else from Temporal's history.

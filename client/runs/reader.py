@@ -1,69 +1,108 @@
-"""Reading runs that are over, and lists: what needs no worker, and often no server
-(`client/runs/stopped.py`).
+"""Reading runs: one reader, and one order of sources.
+
+Whatever shows a run asks a `RunReader`, and it alone decides who tells:
+
+1. Lists, and what a list shows of one run: the files of the data directory where they are clear (`files.py`),
+   else Temporal's list.
+2. Result, status and log of a run that is over: the archive, where it has the end of this very run, or where
+   Temporal does not know the run (`archived.py`).
+3. The same of any other run: the run itself, by queries that a worker answers (`connected.py`).
+4. The log where no worker answers: Temporal's history; of a run that is not over, replayed with today's code
+   (`log`).
+
+1 and 2 need neither server nor worker. What a server alone can tell is in `ConnectedReader`; that also waits
+for Temporal's word that a run is over before it gives a result.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
-from client.errors import RatchetError, Refused, UnknownRun, UsageError, unknown_run
+from client.errors import NoWorker, RatchetError, Refused, UnknownRun, UsageError, no_worker, unknown_run
 from client.runs.archived import ArchivedRuns
+from client.runs.files import RunFiles
 from client.runs.listing import Filter, RunLine, run_with_short_id
-from workflows.api import RunResult, RunStatus, StepLine
-from workflows.kernel.log import Record
 
 if TYPE_CHECKING:
-    from activities.settings import Settings
-    from activities.store.stores import Stores
-    from client.history.resets import Reset
-    from client.runs.reading import RunReader
+    from client.runs.connected import ConnectedReader
+    from workflows.api import RunResult, RunStatus, StepLine
+    from workflows.kernel.log import Record
 
-__all__ = ["Runs"]
+__all__ = ["RunLog", "RunReader"]
 
 
-class Runs(ABC):
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """A run's records, and how they were read."""
+
+    records: tuple[Record, ...]
+    from_history: bool = False
+    """No worker answers: Temporal's history has them, or today's code wrote them in a replay of it."""
+
+
+class RunReader:
     """What can be read of runs. A run is named by its workflow id.
 
-    What is asked of a live run needs a worker; a run that is over is read from the archive where it has it.
-    Every method may raise `Unreachable` and `UnknownRun`, and those that need a worker `NoWorker`. Subclasses
-    say where runs are found: `lines`, `count`, `describe`, `first_run_id`, `live` and `server`.
+    Every method may raise `Unreachable` and `UnknownRun`, and those that need a worker `NoWorker`.
+
+    Args:
+        archive: runs that are over, also those that Temporal has forgotten.
+        where: the server's address, or the data directory; for messages.
+        connect: gives a reader that asks the server; the embedded one is started if it does not run.
+        files: what the directory of an embedded server says by itself.
+        modules: users' modules, which a replay needs; a machine may be in one.
     """
 
-    def __init__(self, settings: Settings, stores: Stores, where: str) -> None:
-        self.settings = settings
-        self.where = where
-        """The server's address, or the data directory; for messages."""
-        self.archive = ArchivedRuns(stores)
-        """Finished runs, also those that Temporal has forgotten."""
+    def __init__(
+        self,
+        archive: ArchivedRuns,
+        where: str,
+        *,
+        connect: Callable[[], Awaitable[ConnectedReader]],
+        files: RunFiles | None = None,
+        modules: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self.archive, self.where, self.modules = archive, where, modules
+        self._connect, self._files = connect, files
 
-    @abstractmethod
-    async def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> Sequence[RunLine]:
-        """The newest execution of each run of a filter, the newest first."""
+    async def server(self) -> ConnectedReader:
+        """Who can ask the server."""
+        return await self._connect()
 
-    @abstractmethod
-    async def count(self, **wanted: Unpack[Filter]) -> int:
-        """How many runs `list` knows without a limit; a run that was reset counts each time."""
-
-    @abstractmethod
-    async def describe(self, run: str) -> RunLine:
-        """What a list shows of one run."""
-
-    @abstractmethod
-    async def first_run_id(self, run: str) -> str | None:
-        """Temporal's id of a run's first execution; None: it does not know the run."""
-
-    @abstractmethod
-    async def live(self, run: str) -> RunReader:
-        """Who can ask the run itself. Raises NoWorker where it is known that nobody answers."""
-
-    @abstractmethod
-    async def server(self) -> RunReader:
-        """Who can ask the server; it is started if none runs."""
+    async def running_server(self) -> ConnectedReader | None:
+        """The same where a server runs, or is named; none is started."""
+        return None if self._files and not self._files.is_served() else await self.server()
 
     # -- lists --------------------
+
+    async def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> Sequence[RunLine]:
+        """The newest execution of each run of a filter, the newest first."""
+        found = self._files.lines(limit, **wanted) if self._files else None
+        return await (await self.server()).lines(limit, **wanted) if found is None else found
+
+    async def count(self, **wanted: Unpack[Filter]) -> int:
+        """How many runs `list` knows without a limit; a run that was reset counts each time."""
+        found = self._files.count(**wanted) if self._files else None
+        return await (await self.server()).count(**wanted) if found is None else found
+
+    async def describe(self, run: str) -> RunLine:
+        """What a list shows of one run."""
+        found = self._files.executions(run) if self._files else None
+        if found is None:
+            return await (await self.server()).describe(run)
+        if not found:
+            raise unknown_run(self.where, run)
+        return found[-1]
+
+    async def first_run_id(self, run: str) -> str | None:
+        """Temporal's id of a run's first execution; None: it does not know the run."""
+        found = self._files.executions(run) if self._files else None
+        if found is None or any(line.progress != "continued" for line in found[:-1]):
+            return await (await self.server()).first_run_id(run)  # it was reset: the files tell too little
+        return found[0].run_id if found else None
 
     async def list(self, *, limit: int | None = None, **wanted: Unpack[Filter]) -> tuple[RunLine, ...]:
         """Runs that Temporal knows, the newest first; one that was reset or continued is there once.
@@ -74,9 +113,9 @@ class Runs(ABC):
         """
         return await self.with_ends(await self.lines(limit, **wanted))
 
-    async def with_ends(self, lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
+    async def with_ends(self, lines: Iterable[RunLine]) -> tuple[RunLine, ...]:
         """These runs, each with `ok` where it is known."""
-        return tuple([line.model_copy(update={"ok": await self._succeeded(line)}) for line in lines])
+        return tuple([replace(line, ok=await self._succeeded(line)) for line in lines])
 
     async def _succeeded(self, line: RunLine) -> bool | None:
         """Whether a run that is over reached its goal, where that is known without asking it."""
@@ -111,7 +150,7 @@ class Runs(ABC):
         try:
             line = await self.describe(short)
         except UnknownRun:
-            if not running and await self.archive.last_record(short):
+            if not running and await self.archive.has_log(short):
                 return short
             line = await self.describe(await self._by_short_id(short, running))
         if running and line.progress != "running":
@@ -141,15 +180,15 @@ class Runs(ABC):
             RunFailed: the workflow failed, was terminated or timed out, so there is no result. A run whose
                 workflow fails or is cancelled by choice has one; see `RunResult.raises` and `OnEnd`.
         """
-        if await self.is_archived(run):
-            return await self._archived_result(run)
-        return await (await self.live(run)).result(run)
+        live = await self._live(run)
+        return await live.live_result(run) if live else await self._archived_result(run)
 
     async def status(self, run: str) -> RunStatus:
         """Where a run is."""
-        if not await self.is_archived(run):
-            with suppress(UnknownRun):
-                return await (await self.live(run)).live_status(run)
+        if live := await self._live(run):
+            return await live.live_status(run)
+        from workflows.api import RunStatus
+
         result, last = await self._archived_result(run), await self.archive.last_record(run)
         common = {name: getattr(result, name) for name in RunStatus.model_fields if hasattr(result, name)}
         return RunStatus(**common, visit=last.visit, finished=last.at) if last else RunStatus(**common)
@@ -159,12 +198,21 @@ class Runs(ABC):
 
         Long values may be cut unless `full`, which needs the workers' store.
         """
-        if not await self.is_archived(run):
-            with suppress(UnknownRun):
-                return (await (await self.live(run)).live_records(run, since, full))[0]
-        if not await self.archive.last_record(run):
+        if live := await self._live(run):
+            return (await live.live_records(run, since, full))[0]
+        if not await self.archive.has_log(run):
             raise unknown_run(self.where, run)
         return await self.archive.records(run, since)
+
+    async def log(self, run: str, since: int = 0, *, full: bool = False) -> RunLog:
+        """The same, also where no worker answers. Raises NoWorker where the history cannot be replayed."""
+        try:
+            return RunLog(await self.records(run, since, full=full))
+        except NoWorker:
+            server = await self.server()
+            if (found := await server.history_records(run, self.modules())) is None:
+                raise
+        return RunLog(tuple(record for record in found if record.seq >= since), from_history=True)
 
     async def steps(self, run: str) -> tuple[StepLine, ...]:
         """What a run did, one line for each step that holds."""
@@ -172,20 +220,27 @@ class Runs(ABC):
 
         return steps_of(await self.records(run))
 
-    async def resets(self, run: str) -> tuple[Reset, ...]:
-        """When Temporal reset a run, by whom and to which step, and which calls of the dropped part stand."""
-        from client.history.resets import resets_of
+    # -- who tells it --------------------
 
-        return await resets_of(await self.server(), run)
-
-    # -- the archive, and what is not there --------------------
+    async def _live(self, run: str) -> ConnectedReader | None:
+        """Who asks the run itself; None: the archive tells all that is known of it. Raises NoWorker where it
+        is clear that nobody answers."""
+        known = await self.first_run_id(run)
+        if known is None or await self._has_end(run, known):
+            return None
+        if self._files and (line := await self.describe(run)).is_running and not self._files.is_served():
+            raise no_worker(self.where, line.task_queue, embedded=True)
+        return await self.server()
 
     async def is_archived(self, run: str) -> bool:
         """The archive has the end of this very run; of any run of that id, when Temporal knows none."""
+        return await self._has_end(run, await self.first_run_id(run))
+
+    async def _has_end(self, run: str, known: str | None) -> bool:
+        """The archive has the end of the run with this first run id."""
         from activities.store.archive import ChainBroken
         from activities.store.encryption import KeyMissing
 
-        known = await self.first_run_id(run)
         try:
             result = await self.archive.result(run)
         except RatchetError as error:
