@@ -34,7 +34,7 @@ async def codec(
     from client.cli import render
     from client.cli.logs import log_to_terminal
     from client.errors import UsageError
-    from client.server.codec import CodecServer
+    from client.server.codec import serving_codec
     from client.server.embedded import running_server
     from client.server.workerconfig import load_settings
 
@@ -44,12 +44,11 @@ async def codec(
         raise UsageError(f"--listen is {listen!r}; expected ADDRESS:PORT, such as 127.0.0.1:{PORT}")
     embedded = running_server(common.data_dir)
     origins = [*(origin or ()), *(embedded.origins if embedded else ())]
+    note = render.notes()
     with log_to_terminal(settings):
-        server = CodecServer(settings, (address, int(port)), origins=origins, hosts=host or ())
-        note = render.notes()
-        with server:
-            note.print(f"codec server  {server.url}")
-            note.print(f"Temporal's command line: temporal workflow show --codec-endpoint {server.url} ...")
+        async with serving_codec(settings, (address, int(port)), origins=origins, hosts=host or ()) as url:
+            note.print(f"codec server  {url}")
+            note.print(f"Temporal's command line: temporal workflow show --codec-endpoint {url} ...")
             note.print(f"Web UIs that may ask: {', '.join(origins) or 'none; name them with --origin'}")
             try:
                 await asyncio.Event().wait()

@@ -55,7 +55,7 @@ async def console(
 
     It needs no worker. Whoever has the link acts under your name (--by), with your key if there is one.
     """
-    from client.console.app import serving
+    from client.console.app import serving_console
 
     names = _names(listen, hosts or ())
     person = signer(by, key)
@@ -63,7 +63,7 @@ async def console(
     try:
         async with (
             common.client(common.worker_settings(Allowed())) as client,
-            serving(client, person, host=listen, port=console_port, names=names) as link,
+            serving_console(client, person, host=listen, port=console_port, names=names) as link,
         ):
             note.print(f"Console   {link}", soft_wrap=True)
             note.print(f"Who has this link acts as {plain(person.name) or 'nobody'}. Until Ctrl-C.")

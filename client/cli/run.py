@@ -126,7 +126,7 @@ async def run(
 @command(app)
 async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl = None) -> int:
     """Run the embedded server, a worker and the console until Ctrl-C."""
-    from client.console.app import serving
+    from client.console.app import serving_console
 
     named: Sequence[str | None] = agent or (None,)
     settings, allowed = _settings(common, *(Choice(agent=one, base_url=base_url) for one in named))
@@ -137,11 +137,11 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
             await remember_for_workers(client, settings, allowed)
             await stack.enter_async_context(own_worker(client, settings))
             await _until_seen(client)
-            link = await stack.enter_async_context(serving(client, signer()))
+            link = await stack.enter_async_context(serving_console(client, signer()))
             note.print(f"Console   {link}", soft_wrap=True)
             note.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
             if client.ui:
-                note.print(f"Web UI    {client.ui}{_decode_for_ui(settings, stack)}")
+                note.print(f"Web UI    {client.ui}{await _decode_for_ui(settings, stack)}")
                 note.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
             note.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
             await _continue_stopped(client, settings)
@@ -150,9 +150,9 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
     return 0
 
 
-def _decode_for_ui(settings: Settings, stack: AsyncExitStack) -> str:
+async def _decode_for_ui(settings: Settings, stack: AsyncExitStack) -> str:
     """Run a codec server for the Web UI of the embedded server; a remark if there can be none."""
-    from client.server.codec import CodecServer
+    from client.server.codec import serving_codec
     from client.server.embedded import running_server
 
     record = running_server(settings.data_dir)
@@ -161,7 +161,7 @@ def _decode_for_ui(settings: Settings, stack: AsyncExitStack) -> str:
     address = ("127.0.0.1", record.codec_port)
     open_to_ui = settings.model_copy(update={"codec_token": None})  # a person cannot give the UI a token
     with suppress(UsageError):  # another process of this directory serves there
-        stack.enter_context(CodecServer(open_to_ui, address, origins=record.origins))
+        await stack.enter_async_context(serving_codec(open_to_ui, address, origins=record.origins))
     return ""
 
 

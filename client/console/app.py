@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,12 +16,13 @@ from starlette.staticfiles import StaticFiles
 from client.console import catalog, inbox, runs
 from client.console.page import Console, Handler
 from client.console.security import Guard
-from client.errors import RatchetError, UsageError
+from client.errors import RatchetError
 from client.keys import Signer
 from client.sdk.agent import AgentClient
 from client.server.ui import LOCAL_NAMES
+from client.server.web import serving
 
-__all__ = ["PORT", "build", "serving"]
+__all__ = ["PORT", "build", "serving_console"]
 
 PORT = 8260
 """Of the console, if it is free and none is named."""
@@ -62,16 +59,8 @@ def build(console: Console, names: Sequence[str] = LOCAL_NAMES) -> Guard:
     return Guard(app, names)
 
 
-class _Server(uvicorn.Server):
-    """Beside other work of the process, whose own handlers take Ctrl-C."""
-
-    @contextmanager
-    def capture_signals(self) -> Any:
-        yield
-
-
 @asynccontextmanager
-async def serving(
+async def serving_console(
     agents: AgentClient, signer: Signer, *, host: str = "127.0.0.1", port: int | None = None,
     names: Sequence[str] = LOCAL_NAMES,
 ) -> AsyncIterator[str]:  # fmt: skip
@@ -86,32 +75,6 @@ async def serving(
         UsageError: the address cannot be used.
     """
     guard = build(Console(agents, signer), names)
-    listener = _listener(host, port)
-    config = uvicorn.Config(
-        guard, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none",
-        proxy_headers=False, server_header=False, timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield f"http://{names[0]}:{listener.getsockname()[1]}/login?token={guard.token}"
-    finally:
-        server.should_exit = True
-        await task
-
-
-def _listener(host: str, port: int | None) -> socket.socket:
-    for choice in (port,) if port is not None else (PORT, 0):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, choice))
-        except OSError as error:
-            listener.close()
-            problem = error
-        else:
-            return listener
-    raise UsageError(
-        f"the console cannot listen at {host}:{port or PORT}: {problem.strerror or problem}; name another "
-        "address or port"
-    )
+    ports = (port,) if port is not None else (PORT, 0)
+    async with serving("the console", guard, host, ports, "name another address or port") as at:
+        yield f"http://{names[0]}:{at}/login?token={guard.token}"

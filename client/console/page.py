@@ -29,6 +29,7 @@ from client.errors import NoWorker, RatchetError, Refused, UnknownRun, Unreachab
 from client.keys import Signer
 from client.runs.words import counted, spent, time_span
 from client.sdk.agent import AgentClient
+from client.server.web import body_of
 
 __all__ = ["Console", "Handler", "Parts", "form_of", "link"]
 
@@ -189,13 +190,9 @@ async def form_of(request: Request) -> dict[str, str]:
     """The fields of a form; of a name that comes several times the last one.
 
     Raises:
-        HTTPException: it is too long.
+        HTTPException: it is too long, or takes too long.
     """
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > FORM_BYTES:
-            raise HTTPException(413)
+    body = await body_of(request, FORM_BYTES)
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=2000)
     except ValueError as error:

@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from client.server.ui import LOCAL_NAMES, check_page
+from client.server.web import fields_of
 
 __all__ = ["Guard"]
 
@@ -74,7 +75,7 @@ class Guard:
 
     def _refusal(self, scope: Scope, *, inside: bool) -> Response | None:
         """What a request gets in place of a page; None: it may pass. `inside`: it knows the place."""
-        fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        fields = fields_of(scope)
         method, path = scope["method"], scope["path"]
         writes = method not in ("GET", "HEAD")
         try:

@@ -30,7 +30,7 @@ UNREACHABLE = (
 HEAD_BYTES, HEAD_SECONDS = 2**16, 30
 REQUEST = re.compile(r"(?P<method>[A-Z]+) /\S* HTTP/1\.[01]")
 FIELD = re.compile(r"([!#-'*+\-.0-9A-Z^-z|~]+):([^\r\n\0]*)")
-HOST = re.compile(r"([^:]+)(:\d{1,5})?")
+HOST = re.compile(r"([^:\[\]]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")
 LOCAL_NAMES = ("localhost", "127.0.0.1")
 OF_A_CONNECTION = ("connection", "keep-alive", "upgrade")
 
@@ -46,23 +46,29 @@ def _parsed(head: str) -> tuple[str, str, Fields]:
     return line, request["method"], [(one[1].lower(), one[2].strip(" \t")) for one in fields if one]
 
 
-def check_page(method: str, fields: Fields, names: Sequence[str] = LOCAL_NAMES) -> None:
+def check_page(
+    method: str, fields: Fields, names: Sequence[str] = LOCAL_NAMES, origins: Sequence[str] | None = None
+) -> None:
     """Raise ValueError for a request that another web page may have made.
 
     Args:
         fields: of the header, names in lower case.
         names: under which the server is open, without ports.
+        origins: of the pages that may ask; default: the server's own.
     """
     values: dict[str, list[str]] = {}
     for name, value in fields:
         values.setdefault(name, []).append(value)
     host = values.get("host", [])
     found = HOST.fullmatch(host[0]) if len(host) == 1 else None
-    if found is None or found[1] not in names:
+    if found is None or found[1].lower() not in names:
         raise ValueError(f"it is open under the names {' and '.join(names)} alone")
     own = (f"http://{host[0]}", f"https://{host[0]}")  # https: behind a proxy
-    if any(origin not in own for origin in values.get("origin", [])):
+    asking = values.get("origin", [])
+    if any(origin not in (own if origins is None else origins) for origin in asking):
         raise ValueError("the request comes from another web page")
+    if origins is not None and asking:
+        return  # a browser does not let pages choose their origin
     of_others = set(values.get("sec-fetch-site", [])) - {"same-origin", "none"}
     followed = (method, values.get("sec-fetch-mode"), values.get("sec-fetch-dest"))
     if of_others and followed != ("GET", ["navigate"], ["document"]):  # a link may lead here

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, async_playwright, expect
 
 from activities.settings import Settings
-from client.console.app import serving
+from client.console.app import serving_console
 from client.keys import Signer
 from client.sdk.agent import AgentClient
 from tests.client.asking import asking, marks, newer, opened
@@ -41,7 +41,7 @@ async def chromium() -> AsyncIterator[Browser]:
 async def page(chromium: Browser, agents: AgentClient) -> AsyncIterator[Page]:
     """The console's first page, opened by its link; in the end nothing has gone wrong in it."""
     wrong: list[str] = []
-    async with serving(agents, Signer("ada"), port=0) as link:
+    async with serving_console(agents, Signer("ada"), port=0) as link:
         context = await chromium.new_context()
         context.set_default_timeout(PATIENCE)
         expect.set_options(timeout=PATIENCE)
