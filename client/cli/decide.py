@@ -187,7 +187,7 @@ async def edit(
         if seen.arguments is None:
             raise UsageError(f"the arguments of {seen.id} are not known here; give all new ones with --args")
         draft = Draft(seen.arguments)
-        arguments = await draft.edit()
+        arguments = draft.edit()
         if arguments is None:
             raise NotConfirmed("nothing was changed, so nothing was decided")
         return {"text": comment, "arguments": arguments, "draft": draft.sending()}

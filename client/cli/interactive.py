@@ -15,20 +15,28 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from client.cli.live import LiveView
-from client.cli.render import choices, decision_commands, notes, print_json, request_block, request_line
-from client.cli.typed import Draft, check_counter
-from client.errors import NotConfirmed, RatchetError, UsageError
-from client.keys import Signer, signer
+from client.cli.render import (
+    choices,
+    decision_commands,
+    keys_of,
+    notes,
+    print_json,
+    request_block,
+    request_line,
+)
+from client.cli.typed import check_counter
+from client.errors import NotConfirmed, RatchetError
+from client.keys import signer
 from client.runs.amounts import amounts_from
-from client.runs.requests import DECISIONS, decision_text
+from client.runs.requests import decision_text
 from client.runs.words import plain
 from workflows.people import Decided, Request, Verb
 
@@ -39,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "Questions", "Terminal", "confirm", "listening", "person_here"]
 
-LATER, FULL = "l", "s"
+BROWSER, LATER = "b", "l"
 CLOSING = ("Decided", "Expired", "Withdrawn")
 """Events of the log after which a request is not asked any more."""
 STATUS_QUERY, STATUS_ANSWER = "\x1b[5n", b"\x1b[0n"
@@ -179,20 +187,21 @@ async def listening(client: AgentClient, view: LiveView | None, run: str) -> Asy
     if view is None or not person_here():
         yield _Announcer(view)
         return
-    questions = Questions(client, view, run, Terminal())
-    task = asyncio.create_task(questions.ask_all())
-    try:
+    async with AsyncExitStack() as stack:
+        questions = Questions(client, view, run, stack)
+        task = asyncio.create_task(questions.ask_all())
         try:
-            yield questions
-        except Exception:
-            await questions.idle.wait()
+            try:
+                yield questions
+            except Exception:
+                await questions.sent()
+                raise
+            await questions.sent()
+        except asyncio.CancelledError:
+            questions.print_commands()
             raise
-        await questions.idle.wait()
-    except asyncio.CancelledError:
-        questions.print_commands()
-        raise
-    finally:
-        await _cancel(task)
+        finally:
+            await _cancel(task)
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:
@@ -242,40 +251,32 @@ def _commands(head: str, request: Request) -> str:
 class Questions:
     """Asks the person at the terminal, one request after the other."""
 
-    def __init__(self, client: AgentClient, view: LiveView, followed: str, terminal: Terminal) -> None:
-        self._client, self._view, self._followed, self._terminal = client, view, followed, terminal
-        self._by: Signer = signer()
+    def __init__(self, client: AgentClient, view: LiveView, followed: str, stack: AsyncExitStack) -> None:
+        self._client, self._view, self._followed, self._stack = client, view, followed, stack
+        self._terminal, self._by = Terminal(), signer()
+        self._link = ""
+        """Of the console, which is served when it is asked for."""
         self._open: dict[tuple[str, str], Request] = {}
         """By run and id, oldest first."""
         self._closed: dict[tuple[str, str], Request | None] = {}
         """None: the log says how."""
         self._left: set[tuple[str, str]] = set()
-        """Requests that this person cannot or will not decide."""
-        self._later: set[tuple[str, str]] = set()
-        """Those that they will not decide now."""
-        self._drafts: dict[tuple[str, str], Draft] = {}
+        """Requests that this person cannot decide here, or will not now."""
+        self._shown = self._sending = self._leaves = False
+        """A question is on the screen; a decision is on its way; the person wants the shell back."""
         self._news = asyncio.Event()
-        self.idle = asyncio.Event()
-        """No editor is open, and no decision of this person is on its way."""
-        self.idle.set()
-        self._silent = asyncio.Event()
-        """No question is on the screen."""
-        self._silent.set()
 
     def changed(self, request: Request) -> None:
         """See `Listener`."""
         key = request.run, request.id
-        if request.is_open:
-            if key in self._closed:
-                return  # the log was faster
-            if key in self._open and not _same(self._open[key], request):
-                self._left.discard(key)  # another group is asked now
-            self._open[key] = request
-        else:
+        if not request.is_open:
             self._open.pop(key, None)
             self._closed.setdefault(key, request)
-        self._show_left()
-        self._news.set()
+        elif key not in self._closed:  # else the log was faster
+            if key in self._open and not self._is_current(request):
+                self._left.discard(key)  # another group is asked now
+            self._open[key] = request
+        self._changed()
 
     async def before(self, record: Record) -> None:
         """A question that it closes leaves the screen first: its line would be printed into the prompt."""
@@ -283,9 +284,12 @@ class Questions:
         if record.event in CLOSING and key in self._open:
             del self._open[key]
             self._closed[key] = None
-            self._show_left()
-            self._news.set()
-            await self._silent.wait()
+            self._changed()
+            await self._until(lambda: not self._shown)
+
+    async def sent(self) -> None:
+        """Wait until no decision of this person is on its way."""
+        await self._until(lambda: not self._sending)
 
     def print_commands(self) -> None:
         """Print the commands that decide what is open; of what was left they have been printed."""
@@ -295,72 +299,53 @@ class Questions:
     async def ask_all(self) -> None:
         """Ask whatever is open, until it is cancelled."""
         while True:
-            self._news.clear()
-            waiting = [key for key in self._open if key not in self._left]
-            if waiting:
-                await self._ask_one(waiting[0])
-            else:
-                await self._news.wait()
+            await self._until(lambda: bool(self._open.keys() - self._left))
+            await self._ask_one(next(one for key, one in self._open.items() if key not in self._left))
+            if self._leaves and self._left >= self._open.keys():
+                await _interrupt()
 
-    def _show_left(self) -> None:
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._news.clear()
+            await self._news.wait()
+
+    def _changed(self) -> None:
         left = [request for key, request in self._open.items() if key in self._left]
         self._view.waiting_for("; ".join(request_line(request, 60) for request in left))
+        self._news.set()
 
     def _is_current(self, request: Request) -> bool:
         """It is open, and a decision on it as it was shown would count."""
         now = self._open.get((request.run, request.id))
-        return now is not None and _same(now, request)
+        return now is not None and (now.digest, now.group) == (request.digest, request.group)
 
-    async def _ask_one(self, key: tuple[str, str]) -> None:
+    async def _ask_one(self, request: Request) -> None:
         """Ask until it is decided here or elsewhere, has changed, or the person leaves it."""
-        request = self._open[key]
-        self._silent.clear()
+        key = request.run, request.id
+        self._shown = True
         with self._view.still() as console:
             asking = asyncio.create_task(self._ask(request, console))
+            asking.add_done_callback(lambda _: self._news.set())
             try:
-                while not asking.done() and self._is_current(request):
-                    self._news.clear()
-                    news = asyncio.create_task(self._news.wait())
-                    await asyncio.wait({asking, news}, return_when=asyncio.FIRST_COMPLETED)
-                    news.cancel()
-                await self.idle.wait()
+                await self._until(lambda: asking.done() or not self._is_current(request))
+                await self.sent()
             finally:
                 await _cancel(asking)
             error = None if asking.cancelled() else asking.exception()
             if not asking.cancelled() and error is None and asking.result():
-                await self._until_closed(key)
+                with suppress(TimeoutError):  # its record comes a moment later: not into the next question
+                    await asyncio.wait_for(self._until(lambda: key not in self._open), CLOSED_SECONDS)
+                self._open.pop(key, None)
             elif not self._is_current(request):
-                if self._open.get(key) or self._closed.get(key):
-                    console.print(f"\n{self._change(key)}")
+                if now := self._open.get(key) or self._closed.get(key):
+                    console.print(f"\n{_change(now)}")
             else:
                 if error is not None:
                     head = f"it cannot be asked here ({_text_of(error)}); these commands decide it"
                     console.print(_commands(head, request))
                 self._left.add(key)
-                self._show_left()
-        self._silent.set()
-        if key in self._later and self._later >= self._open.keys():
-            await _interrupt()  # the person has left all that waits
-
-    def _change(self, key: tuple[str, str]) -> str:
-        now = self._open.get(key)
-        if now is None:
-            closed = self._closed.get(key)
-            vote = closed.deciding_vote if closed else None
-            who = f" by {vote.by or 'somebody'}{f': {vote.text}' if vote.text else ''}" if vote else ""
-            return plain(f"{key[1]} is {closed.outcome.replace('_', ' ') if closed else 'closed'}{who}")
-        return plain(
-            f"{key[1]} now asks {now.group or 'anybody'}; a decision on what was shown does not count"
-        )
-
-    async def _until_closed(self, key: tuple[str, str]) -> None:
-        """The run's record of a decision comes a moment later: not into the next question."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSED_SECONDS):
-                while key in self._open:
-                    self._news.clear()
-                    await self._news.wait()
-        self._open.pop(key, None)
+        self._shown = False
+        self._changed()
 
     async def _ask(self, request: Request, console: Console) -> bool:
         """Until the person decides; False when they leave it."""
@@ -368,70 +353,79 @@ class Questions:
         if problem := self._cannot_decide(request):
             console.print(_commands(problem, request))
             return False
-        console.print(Text("\n".join(_choices(request)), style="bold"))
-        letters = "/".join([*(DECISIONS[verb][0] for verb in request.options), FULL, LATER])
+        keys = keys_of(request)
+        offered = self._offered(request)
+        console.print(offered)
+        letters = "/".join([*keys, BROWSER, LATER])
         what = plain(request.tool or request.kind)
         while self._is_current(request):
             # drawn again below whatever is printed meanwhile
             typed = await self._terminal.line(f"{request.id} {what}? {letters}, and a comment if you like: ")
             letter, _, text = (LATER if typed is None else typed).partition(" ")
             if letter.lower() == LATER:
-                head = "it goes on waiting. From any terminal these decide it:"
-                console.print(_commands(head, request))
-                self._later.add((request.run, request.id))
+                console.print(_commands("it goes on waiting. From any terminal these decide it:", request))
+                self._leaves = True
                 return False
-            if letter.lower() == FULL:
-                console.print(request_block(request, request.run, full=True))
+            if letter.lower() == BROWSER:
+                console.print(await self._console(), soft_wrap=True)
+            elif (verb := keys.get(letter.lower())) is None:
+                console.print(offered)
             elif self._is_current(request):
-                decided = await self._take(request, letter.lower(), text.strip(), console)
+                decided = await self._take(request, verb, text.strip(), console)
                 if decided is not None:
                     return decided
         return False
 
-    async def _take(self, request: Request, letter: str, text: str, console: Console) -> bool | None:
-        """Whether that decides the request; None: it is no decision, and the person is told why."""
-        verb = next((verb for verb in request.options if DECISIONS[verb][0] == letter), None)
-        if verb is None:
-            console.print("\n".join(_choices(request)))
-            return None
-        # the model reads why a call was rejected, and may do better
-        prompt = {"answer": "your answer: ", "reject": "why? (enter: no reason): "}.get(verb)
-        if prompt and not text:
-            typed = await self._terminal.line(prompt)
-            if typed is None:  # Ctrl-D takes the letter back
-                return None
+    def _offered(self, request: Request) -> Text:
+        """The keys, one on a line, and the commands of decisions that have none."""
+        by_key = [*choices(request), f"  {BROWSER}  in the browser", f"  {LATER}  later: back to the shell"]
+        text = Text("\n".join(by_key), style="bold")
+        for other in decision_commands(request, request.run, without=tuple(keys_of(request).values())):
+            text.append(f"\n     {other}", style="not bold dim")
+        return text
+
+    async def _console(self) -> str:
+        """The link of a console that is served while this command runs."""
+        from client.console.app import serving_console
+
+        if not self._link:
+            self._link = await self._stack.enter_async_context(serving_console(self._client, self._by))
+        return f"until this command ends: {self._link}"
+
+    async def _take(self, request: Request, verb: Verb, text: str, console: Console) -> bool | None:
+        """Whether that decides the request; None: it was taken back, or the person is told what is wrong."""
+        counter = (request.arguments or {}).get("counter")
+        prompts = {
+            "answer": "your answer: ",
+            "reject": "why? (enter: no reason): ",
+            "topup": f"how much more {counter}: ",
+        }
+        if verb in prompts and not text:
+            typed = await self._terminal.line(prompts[verb])
+            if typed is None or (not typed and verb != "reject"):
+                return None  # Ctrl-D takes the key back, too
             text = typed
-        self.idle.clear()
+        if verb == "topup" and "=" not in text:
+            text = f"{counter}={text}"
+        self._sending = True
         try:
-            if verb == "edit":
-                return await self._edit(request, text, console)
-            return await self._decide(request, verb, text, _fields(request, verb, text), console)
+            return await self._decide(request, verb, text, console)
         except RatchetError as error:
             console.print(Text(plain(str(error)), style="red"))
         except Exception as error:  # noqa: BLE001  # whatever it is, the person must see it
             console.print(Text(_text_of(error), style="red"))
         finally:
-            self.idle.set()
+            self._sending = False
+            self._news.set()
         return None
 
-    async def _edit(self, request: Request, text: str, console: Console) -> bool:
-        key = request.run, request.id
-        draft = self._drafts.setdefault(key, Draft(request.arguments or {}))
-        arguments = await draft.edit()
-        if arguments is None:
-            raise UsageError("nothing was changed, so nothing is decided")
-        with draft.sending():
-            if not self._is_current(request):
-                raise UsageError("the request was decided or has changed meanwhile, so nothing is decided")
-            return await self._decide(request, "edit", text, {"arguments": arguments}, console)
-
-    async def _decide(
-        self, request: Request, verb: Verb, text: str, fields: Mapping[str, Any], console: Console
-    ) -> bool:
+    async def _decide(self, request: Request, verb: Verb, text: str, console: Console) -> bool:
+        """Whether that closes the request."""
         from client.sdk.people import decision_from
 
-        text = "" if verb == "topup" else text
-        decision = decision_from(request, verb, text, **fields)
+        amounts = amounts_from(text.split()) if verb == "topup" else {}
+        check_counter(request, amounts)
+        decision = decision_from(request, verb, "" if amounts else text, amounts=amounts)
         done: Decided | SentSignal = await self._client.decide(request.run, decision, by=self._by)
         closed = isinstance(done, Decided) and done.outcome != "open"
         # a decision on the run that is followed is in its log, in a moment
@@ -450,29 +444,16 @@ class Questions:
         return ""
 
 
-def _same(one: Request, other: Request) -> bool:
-    return (one.digest, one.group) == (other.digest, other.group)
+def _change(now: Request) -> str:
+    """What became of a request that was shown."""
+    if now.is_open:
+        return plain(
+            f"{now.id} now asks {now.group or 'anybody'}; a decision on what was shown does not count"
+        )
+    vote = now.deciding_vote
+    who = f" by {vote.by or 'somebody'}{f': {vote.text}' if vote.text else ''}" if vote else ""
+    return plain(f"{now.id} is {now.outcome.replace('_', ' ')}{who}")
 
 
 def _text_of(error: BaseException) -> str:
     return plain(f"{type(error).__name__}: {error}")
-
-
-def _choices(request: Request) -> list[str]:
-    """The letters, one on a line."""
-    return [
-        *choices(request),
-        f"  {FULL}  show all of it",
-        f"  {LATER}  later: leave it waiting, back to the shell",
-    ]
-
-
-def _fields(request: Request, verb: Verb, text: str) -> dict[str, Any]:
-    """What belongs to a decision besides verb and text. Raises UsageError when the person gave nothing."""
-    if verb == "topup":
-        amounts = amounts_from(text.split())
-        check_counter(request, amounts)
-        return {"amounts": amounts}
-    if verb == "answer" and not text:
-        raise UsageError("the answer is empty")
-    return {}

@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # these import temporalio
 
 __all__ = [
     "change_block", "checked_line", "checkpoint_table", "choices",
-    "comparison_block", "decision_commands", "hanging",
+    "comparison_block", "decision_commands", "hanging", "keys_of",
     "next_step", "note", "note_effects", "notes", "one_line", "out", "pairs", "print_json",
     "print_lines", "record_block", "replay_block", "request_block", "request_line",
     "reset_block", "result_text", "run_block", "snapshot_block",
@@ -70,13 +70,19 @@ REQUEST_LINES = 60
 _OF_A_KIND: dict[tuple[Kind, Verb], str] = {
     ("approval", "approve"): "approve: the tool is called",
     ("approval", "reject"): "reject: the tool is not called, and the model is told why",
-    ("outcome", "answer"): "write what the call returned: it took effect",
-    ("outcome", "retry"): "retry: it did not take effect, make it now",
+    ("outcome", "answer"): "it took effect: say what the call returned",
+    ("outcome", "retry"): "it did not take effect: make the call now",
     ("question", "abort"): "abort: the machine that asks is told to stop",
     ("stuck", "finish"): "finish: the run ends as stuck",
     ("escalation", "abort"): "abort: the machine that asks is told to stop",
 }
 """Where a decision does something special for one kind of request."""
+KEYS: Sequence[tuple[str, Sequence[Verb]]] = (
+    ("y", ("approve", "resume", "topup", "retry")), ("n", ("reject", "finish")), ("a", ("answer",)),
+)  # fmt: skip
+"""Keys at a question on the terminal. A key means the first of its decisions that the request allows."""
+OUTCOME_KEYS: Sequence[tuple[str, Sequence[Verb]]] = (("y", ("answer",)), ("n", ("retry",)))
+"""Did the call take effect?"""
 _PLACEHOLDERS: dict[Verb, str] = {"answer": " <text>", "reject": " -m <why>", "edit": " [--args JSON]"}
 """What a person fills in; a shell refuses to take `<text>` for an answer."""
 SHORT, LONG, VALUE = 160, 480, 2_000
@@ -374,20 +380,30 @@ def _terms(request: AnyRequest) -> list[str]:
     return [*lines, *(f"{vote.by or 'somebody'}: {vote.verb} {vote.text}".rstrip() for vote in request.votes)]
 
 
+def keys_of(request: Request) -> dict[str, Verb]:
+    """The keys at a question on the terminal: yes, no, and an answer. Other decisions have commands alone."""
+    keys = OUTCOME_KEYS if request.kind == "outcome" else KEYS
+    found = {key: next((verb for verb in verbs if verb in request.options), None) for key, verbs in keys}
+    return {key: verb for key, verb in found.items() if verb is not None}
+
+
 def choices(request: Request) -> list[str]:
-    """The decisions that a request allows, with the letter of each; one on a line."""
-    texts = {verb: _OF_A_KIND.get((request.kind, verb), DECISIONS[verb][1]) for verb in request.options}
-    return [f"  {DECISIONS[verb][0]}  {text}" for verb, text in texts.items()]
+    """What the keys at a question do; one on a line."""
+    texts = {
+        key: _OF_A_KIND.get((request.kind, verb), DECISIONS[verb]) for key, verb in keys_of(request).items()
+    }
+    return [f"  {key}  {text}" for key, text in texts.items()]
 
 
-def decision_commands(request: AnyRequest, run_id: str) -> list[str]:
-    """The commands that decide a request."""
+def decision_commands(request: AnyRequest, run_id: str, without: Sequence[Verb] = ()) -> list[str]:
+    """The commands that decide a request, but for some decisions."""
     counter = (request.arguments or {}).get("counter", "COUNTER") if request.kind == "limit" else "COUNTER"
     after = {**_PLACEHOLDERS, "topup": f" {counter}=MORE"}
     return [
         plain(shlex.join(["ratchet", verb, run_id, request.id, "--digest", request.digest[:8]]))
         + after.get(verb, "")
         for verb in request.options
+        if verb not in without
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -38,33 +37,35 @@ _NUMBER_EXPECTED = re.compile(r"is not of type '(integer|number)'")
 class Draft:
     """Arguments in a file that a person edits. What they wrote is never lost.
 
-        arguments = await draft.edit()
+        arguments = draft.edit()
         with draft.sending():
             ...
 
-    After an error the file is kept, named on standard error, and the next `edit` begins with it. `click.edit`
-    gets a file of ours: of a text it would delete what a person wrote when the editor fails.
+    After an error the file is kept, and named on standard error. `click.edit` gets a file of ours: of a text
+    it would delete what a person wrote when the editor fails.
     """
 
     def __init__(self, arguments: JsonObject) -> None:
         self._arguments = arguments
-        self._first = json.dumps(arguments, ensure_ascii=False, indent=2) + "\n"
+        self._first = (json.dumps(arguments, ensure_ascii=False, indent=2) + "\n").encode()
         self._path: Path | None = None
 
-    async def edit(self) -> JsonObject | None:
+    def edit(self) -> JsonObject | None:
         """The arguments as the person leaves them; None when they are the same, or the file is empty.
 
         Raises:
             UsageError: the editor cannot be run or failed, or the text is not a JSON or YAML object.
         """
         with self._kept_after_an_error():
-            if self._path is None or not self._path.exists():
-                self._path = _new_file(self._first)
-            await _in_editor(self._path)
+            handle, name = tempfile.mkstemp(prefix="ratchet-", suffix=".json")  # for this user alone
+            self._path = Path(name)
+            with os.fdopen(handle, "wb") as file:
+                file.write(self._first)
+            _in_editor(name)
             text = self._path.read_bytes().decode()
-            found = arguments_from(text, str(self._path)) if text.strip() else None
+            found = arguments_from(text, name) if text.strip() else None
         if found is None or canonical(found) == canonical(self._arguments):
-            self._remove()
+            self._path.unlink(missing_ok=True)
             return None
         return found
 
@@ -73,7 +74,8 @@ class Draft:
         """The body sends what was edited; without an error the file is removed."""
         with self._kept_after_an_error():
             yield
-        self._remove()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
     @contextmanager
     def _kept_after_an_error(self) -> Iterator[None]:
@@ -91,15 +93,10 @@ class Draft:
     def _keep(self) -> None:
         """Say where a changed file is; an unchanged one is removed."""
         with suppress(OSError):
-            if self._path is not None and self._path.read_bytes() != self._first.encode():
+            if self._path is not None and self._path.read_bytes() != self._first:
                 notes().print(f"your text is kept in {plain(str(self._path))}", soft_wrap=True)
-                return
-        self._remove()
-
-    def _remove(self) -> None:
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-        self._path = None
+            elif self._path is not None:
+                self._path.unlink()
 
 
 def arguments_from(text: str, source: str) -> JsonObject:
@@ -141,37 +138,19 @@ def check_counter(request: Request | RequestSummary, amounts: Mapping[str, float
         )
 
 
-# -- files and editors --------------------
+# -- the editor --------------------
 
 
-def _new_file(text: str) -> Path:
-    """A file that only this user may read (mode 0600)."""
-    content = text.encode()
-    handle, name = tempfile.mkstemp(prefix="ratchet-", suffix=".json")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    return Path(name)
-
-
-async def _in_editor(path: Path) -> None:
-    """Run the person's editor until they close it, also when the command is cancelled meanwhile."""
-    closed = asyncio.ensure_future(asyncio.to_thread(click.edit, filename=str(path)))
-    cancelled = False
+def _in_editor(path: str) -> None:
+    """Run the person's editor until they close it; nothing else goes on in this process meanwhile."""
     with _interrupts_ignored(), _terminal_restored():
-        while not closed.done():
-            try:
-                await asyncio.wait({closed})
-            except asyncio.CancelledError:
-                cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError
-    try:
-        closed.result()
-    except (click.ClickException, ValueError) as error:
-        reason = error.message if isinstance(error, click.ClickException) else str(error)
-        raise UsageError(
-            f"{reason}: nothing was decided; name another editor with EDITOR, or use --args"
-        ) from error
+        try:
+            click.edit(filename=path)
+        except (click.ClickException, ValueError) as error:
+            reason = error.message if isinstance(error, click.ClickException) else str(error)
+            raise UsageError(
+                f"{reason}: nothing was decided; name another editor with EDITOR, or use --args"
+            ) from error
 
 
 @contextmanager

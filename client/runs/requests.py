@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["DECISIONS", "AnyRequest", "command_text", "decision_text", "request_reason"]
 
 AnyRequest = Request | RequestSummary
-DECISIONS: dict[Verb, tuple[str, str]] = {
-    "approve": ("y", "approve"),
-    "reject": ("n", "reject, and say why"),
-    "edit": ("e", "edit the arguments, then the tool is called"),
-    "answer": ("w", "write an answer"),
-    "resume": ("g", "resume: go on"),
-    "retry": ("t", "retry: make the call again"),
-    "topup": ("m", "more: top up, such as `m model_calls=20`"),
-    "finish": ("f", "finish now, as the limit would end the run"),
-    "abort": ("x", "abort: end the run"),
+DECISIONS: dict[Verb, str] = {
+    "approve": "approve",
+    "reject": "reject, and say why",
+    "edit": "edit the arguments, then the tool is called",
+    "answer": "write an answer",
+    "resume": "resume: go on",
+    "retry": "retry: make the call again",
+    "topup": "more: top it up",
+    "finish": "finish now, as the limit would end the run",
+    "abort": "abort: end the run",
 }
-"""Each decision: its letter at a question on the terminal, and what it does."""
+"""What each decision does."""
 _REASONS: dict[Kind, str] = {
     "question": "the machine asks it",
     "escalation": "the machine hands it to people",

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 
 from client.server.embedded import EmbeddedServer
@@ -31,10 +32,10 @@ def test_keys_before_the_question_never_answer_it(cli: Cli, tmp_path: Path, answ
     with cli.terminal("run", "--agent", agent_file(tmp_path, run), "--id", run, "go") as terminal:
         terminal.answers, terminal.early = answers, "y\ry\r"
         terminal.until(PROMPT)
-        terminal.type("x\r")
-        assert terminal.end() == 1
+        terminal.type("n in doubt\r")
+        assert terminal.end() == 0
     assert run not in cli.marks()
-    assert [one["outcome"] for one in cli("result", run, "--json").json["decisions"]] == ["aborted"]
+    assert [one["outcome"] for one in cli("result", run, "--json").json["decisions"]] == ["rejected"]
 
 
 def test_keys_before_a_question_and_behind_an_answer_answer_no_question(cli: Cli, tmp_path: Path) -> None:
@@ -57,32 +58,68 @@ def test_keys_before_a_question_and_behind_an_answer_answer_no_question(cli: Cli
         ]
 
 
-def test_person_approves_edits_and_rejects_at_the_terminal(cli: Cli, tmp_path: Path) -> None:
-    editor = tmp_path / "editor.sh"
-    editor.write_text("#!/bin/sh\nsed -i 's/middle/MIDDLE/' \"$1\"\n")
-    editor.chmod(0o700)
-    agent = agent_file(tmp_path, "first\u001b[2J", "middle", "third")
-    with cli.terminal("run", "--agent", agent, "--id", "asks", "go", EDITOR=str(editor)) as terminal:
+def test_person_approves_and_rejects_and_commands_do_the_rest(cli: Cli, tmp_path: Path) -> None:
+    agent = agent_file(tmp_path, "first\u001b[2J", "middle", "third", "fourth")
+    with cli.terminal("run", "--agent", agent, "--id", "asks", "go") as terminal:
         terminal.until(r"r1 approval   run asks(?s:.*)" + PROMPT)
         terminal.type("what?\r")
         terminal.until(r"y  approve(?s:.*)" + PROMPT)
         terminal.type("y looks fine\r")
-        terminal.until(r"r2 approval(?s:.*)" + PROMPT)
-        terminal.type("e\r")
+        named = terminal.until(r"r2 approval(?s:.*)(ratchet edit asks r2 --digest \w+)(?s:.*)" + PROMPT)[1]
+        assert cli(*named.split()[1:], "--args", "line: MIDDLE").code == 0
         terminal.until(r"r3 approval(?s:.*)" + PROMPT)
         terminal.type("n\r")
         terminal.until(r"why\?")
         terminal.type("\x04")  # the end of input decides nothing
         terminal.until(PROMPT)
         terminal.type("n never\r")
-        assert terminal.end() == 0
+        named = terminal.until(r"r4 approval(?s:.*)(ratchet abort asks r4 --digest \w+)(?s:.*)" + PROMPT)[1]
+        assert cli(*named.split()[1:]).code == 0
+        assert terminal.end() == 1
         assert ("MIDDLE" in cli.marks(), "third" in cli.marks()) == (True, False)
         decisions = cli("result", "asks", "--json").json["decisions"]
         assert [(one["outcome"], one["text"]) for one in decisions] == [
             ("approved", "looks fine"),
             ("edited", ""),
             ("rejected", "never"),
+            ("aborted", ""),
         ]
+
+
+def test_browser_decides_by_the_link_at_the_prompt(cli: Cli, tmp_path: Path) -> None:
+    with cli.terminal("run", "--agent", agent_file(tmp_path, "linked"), "--id", "linked", "go") as terminal:
+        terminal.until(PROMPT)
+        terminal.type("b\r")
+        link = terminal.until(r"until this command ends: (http://\S+/login\?token=\S+)")[1]
+        terminal.until(PROMPT)
+        with httpx.Client(follow_redirects=True) as browser:
+            assert "mark_once" in browser.get(link).text
+        terminal.type("y\r")
+        assert terminal.end() == 0
+        assert cli.marks().count("linked") == 1
+
+
+def test_person_says_whether_a_call_took_effect(cli: Cli, tmp_path: Path) -> None:
+    """`n` makes it again. `y` wants what it returned: nothing is decided by one key that was not read."""
+    path = Path(agent_file(tmp_path, "trip", more="approvals: {effects: {unsafe: never}}"))
+    call = json.dumps({"line": "trip", "seconds": 2, "found": "unknown"})
+    text = path.read_text().replace("mark_once", "book")
+    path.write_text(text.replace(json.dumps(json.dumps({"line": "trip"}))[1:-1], json.dumps(call)[1:-1]))
+    with cli.terminal("run", "--agent", str(path), "--id", "booked", "go") as terminal:
+        terminal.until(r"r1 outcome(?s:.*)y  it took effect(?s:.*)n  it did not(?s:.*)" + PROMPT)
+        terminal.type("n\r")
+        terminal.until(r"r2 outcome(?s:.*)" + PROMPT)
+        terminal.type("y\r")
+        terminal.until("your answer:")
+        terminal.type("\r")
+        terminal.until(PROMPT)
+        terminal.type("y it was booked\r")
+        assert terminal.end() == 0
+    decisions = cli("result", "booked", "--json").json["decisions"]
+    assert [(one["outcome"], one["text"]) for one in decisions] == [
+        ("retried", ""),
+        ("answered", "it was booked"),
+    ]
 
 
 def test_machines_question_offers_exactly_what_it_takes(cli: Cli) -> None:
@@ -90,7 +127,7 @@ def test_machines_question_offers_exactly_what_it_takes(cli: Cli) -> None:
     with cli.terminal(*words) as terminal:
         offered = terminal.until(r"r1 question(?s:(.*))" + PROMPT)[1]
         assert re.findall(r"^ +(\w)  (\w+)", offered, re.MULTILINE) == [
-            ("y", "approve"), ("n", "reject"), ("s", "show"), ("l", "later"),
+            ("y", "approve"), ("n", "reject"), ("b", "in"), ("l", "later"),
         ]  # fmt: skip
         terminal.type("n not now\r")
         terminal.until(r"r2 question(?s:.*)" + PROMPT)
@@ -168,9 +205,11 @@ def test_limit_is_topped_up_and_rollback_confirmed_on_terminals(cli: Cli, tmp_pa
             back.until(r"mark_once +.*more.*NO(?s:.*)\[y/N\]")
             back.type("\r")
             assert back.end() == 4
-            terminal.type("m\r")
-            terminal.until(r"how much more(?s:.*)" + PROMPT)
-            terminal.type("m model_calls=5\r")
+            terminal.type("y tokens=5\r")
+            terminal.until(r"r1 is about model_calls, not tokens(?s:.*)" + PROMPT)
+            terminal.type("y\r")
+            terminal.until("how much more model_calls:")
+            terminal.type("5\r")
             assert terminal.end() == 0
             assert cli.marks().count("more") == 1
 
