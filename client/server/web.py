@@ -50,14 +50,22 @@ class _Protocol(H11Protocol):
             self._end_if_silent()  # only a part of a request's head has come
 
     def _end_if_silent(self) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(SILENT_SECONDS, self.timeout_keep_alive_handler)
+        handler, seconds = self.timeout_keep_alive_handler, self.timeout_keep_alive
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, handler)
 
 
 @asynccontextmanager
 async def serving(
-    what: str, app: ASGIApp, host: str, ports: Sequence[int], advice: str
+    what: str,
+    app: ASGIApp,
+    host: str,
+    ports: Sequence[int],
+    advice: str,
+    silent_seconds: int = SILENT_SECONDS,
 ) -> AsyncIterator[int]:
     """Serve the app meanwhile, at the first of these ports that is free (0 is any); gives the port.
+
+    A connection ends that sends nothing for `silent_seconds` while no request is answered.
 
     Raises:
         UsageError: the address cannot be used; `what` and `advice` are parts of the message.
@@ -66,6 +74,7 @@ async def serving(
     config = uvicorn.Config(
         app, http=_Protocol, log_config=None, log_level="warning", access_log=False, lifespan="off",
         ws="none", proxy_headers=False, server_header=False, timeout_graceful_shutdown=1,
+        timeout_keep_alive=silent_seconds,
     )  # fmt: skip
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -96,7 +105,7 @@ def fields_of(scope: Scope) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
 
 
-async def body_of(request: Request, most: int) -> bytes:
+async def body_of(request: Request, most: int, seconds: float = BODY_SECONDS) -> bytes:
     """The body of a request.
 
     Raises:
@@ -107,7 +116,7 @@ async def body_of(request: Request, most: int) -> bytes:
         raise too_long
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 body += piece
                 if len(body) > most:
