@@ -390,7 +390,8 @@ class Questions:
 
         if not self._link:
             self._link = await self._stack.enter_async_context(serving_console(self._client, self._by))
-        return f"until this command ends: {self._link}"
+        name = plain(self._by.name) or "nobody"
+        return f"{self._link}\nWho has this link acts as {name}. Until this command ends."
 
     async def _take(self, request: Request, verb: Verb, text: str, console: Console) -> bool | None:
         """Whether that decides the request; None: it was taken back, or the person is told what is wrong."""

@@ -90,7 +90,7 @@ def test_browser_decides_by_the_link_at_the_prompt(cli: Cli, tmp_path: Path) -> 
     with cli.terminal("run", "--agent", agent_file(tmp_path, "linked"), "--id", "linked", "go") as terminal:
         terminal.until(PROMPT)
         terminal.type("b\r")
-        link = terminal.until(r"until this command ends: (http://\S+/login\?token=\S+)")[1]
+        link = terminal.until(r"(http://\S+/login\?token=\S+)\s+Who has this link acts as Ada")[1]
         terminal.until(PROMPT)
         with httpx.Client(follow_redirects=True) as browser:
             assert "mark_once" in browser.get(link).text
