@@ -204,26 +204,26 @@ def requests_page(drive: Drive | None, query: RequestsQuery) -> RequestsPage:
     """Open requests from index `since` on; without any, the newest closed ones."""
     if drive is None:
         return RequestsPage(open=(), next=0, total=0)
-    waiting = drive.requests.open_requests
+    waiting = drive.run.requests.open_requests
     page, end = _page(waiting, query)
     closed: tuple[Request, ...] = ()
     if end == len(waiting) and not page:
-        newest = tuple(reversed(drive.requests.closed_requests[-CLOSED:]))
+        newest = tuple(reversed(drive.run.requests.closed_requests[-CLOSED:]))
         closed, _ = _page(newest, PageQuery(full=query.full))
-    specs = drive.requests.policy.specs if query.schemas else {}
+    specs = drive.run.requests.policy.specs if query.schemas else {}
     return RequestsPage(
         open=page,
         closed=closed,
         next=end,
         total=len(waiting),
-        paused=drive.paused,
+        paused=drive.run.paused,
         parameters={name: specs[name].parameters for name in {one.tool or "" for one in page} & set(specs)},
     )
 
 
 def effects_page(drive: Drive | None, query: EffectsQuery) -> EffectsPage:
     """Calls with outside effects from index `since` on."""
-    calls = drive.calls.since(query.step) if drive else ()
+    calls = drive.calls.done.since(query.step) if drive else ()
     page, end = _page(calls, PageQuery(since=query.since))
     return EffectsPage(since_step=query.step, calls=page, next=end, total=len(calls))
 

@@ -108,19 +108,19 @@ class Messages:
             self.unusable = [*self.unusable, name[:100]][-MAX_KEPT_NAMES:]
             problem = problems_text(error) if isinstance(error, ValidationError) else str(error)
             reason = f"{name[:100]!r} with {len(inputs)} values"
-            self.drive.log_event("UnusableSignal", by="signal", reason=reason, error=problem[:1000])
+            self.drive.run.log_event("UnusableSignal", by="signal", reason=reason, error=problem[:1000])
 
     # -- updates ------------------------------------------------------------------------------------
 
     def check_decision(self, inputs: Sequence[Any]) -> None:
         """Raises ApplicationError of type `Refused` for a decision that would not count."""
         decision = _read(Decision, inputs)
-        self._check(lambda drive: drive.check_decision(decision))
+        self._check(lambda drive: drive.run.check_decision(decision))
 
     def check_command(self, inputs: Sequence[Any]) -> None:
         """Raises ApplicationError of type `Refused` for a command that would not count."""
         command = _read(Command, inputs)
-        self._check(lambda drive: drive.check_command(command))
+        self._check(lambda drive: drive.commands.check(command))
 
     def _check(self, check: Any) -> None:
         if self._over:
@@ -134,13 +134,13 @@ class Messages:
     async def decide(self, inputs: Sequence[Any]) -> Decided:
         """Count a decision; the state of its request afterwards. One that is early waits a moment."""
         decision, drive = _read(Decision, inputs), await self._begun()
-        if drive.is_unknown(decision):
+        if drive.run.is_unknown(decision):
             with suppress(TimeoutError):
                 await workflow.wait_condition(
-                    lambda: self._over or not drive.is_unknown(decision), timeout=EARLY_SECONDS
+                    lambda: self._over or not drive.run.is_unknown(decision), timeout=EARLY_SECONDS
                 )
         try:
-            return drive.decide(decision)
+            return drive.run.decide(decision)
         except Refused as refused:
             raise _refusal(str(refused)) from None
 
@@ -148,7 +148,7 @@ class Messages:
         """Put a command into the queue and wait until it is obeyed or refused."""
         command, drive = _read(Command, inputs), await self._begun()
         try:
-            queued = drive.command(command)
+            queued = drive.commands.put(command)
         except Refused as refused:
             raise _refusal(str(refused)) from None
         await workflow.wait_condition(lambda: queued.is_over)
@@ -166,27 +166,27 @@ class Messages:
 
 
 def _decide(drive: Drive, decision: Decision) -> None:
-    length = drive.step.snapshot.seq
+    length = drive.run.suspension.snapshot.seq
     about = decision.model_dump(mode="json", include=FACTS, exclude_defaults=True)
     try:
-        drive.decide(decision)
+        drive.run.decide(decision)
     except Refused as refused:
         about["text"] = decision.text[:COMMENT]
-        drive.log_event("RefusedDecision", by=_claimed(decision.by), about=about, error=str(refused))
+        drive.run.log_event("RefusedDecision", by=_claimed(decision.by), about=about, error=str(refused))
     else:
-        if drive.step.snapshot.seq == length:
-            drive.log_event("RepeatedDecision", by=_claimed(decision.by), reason=BEFORE, about=about)
+        if drive.run.suspension.snapshot.seq == length:
+            drive.run.log_event("RepeatedDecision", by=_claimed(decision.by), reason=BEFORE, about=about)
 
 
 def _command(drive: Drive, command: Command) -> None:
-    if drive.commands.is_repeat(command):
+    if drive.run.senders.is_repeat(command):
         about = {"command": command.command, "id": command.id}
-        drive.log_event("RepeatedCommand", by=_claimed(command.by), reason=BEFORE, about=about)
+        drive.run.log_event("RepeatedCommand", by=_claimed(command.by), reason=BEFORE, about=about)
         return
     try:
-        drive.command(command)
+        drive.commands.put(command)
     except Refused as refused:
-        drive.log_refused(command, _claimed(command.by), str(refused))
+        drive.commands.log_refused(command, _claimed(command.by), str(refused))
 
 
 BEFORE = "it came before and counts once"

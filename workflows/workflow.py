@@ -122,7 +122,7 @@ class AgentWorkflow:
                 raise self._ended_early("refused", str(error)) from None
             except RestrictedWorkflowAccessError as error:
                 self.drive.fail(IMPURE, _impure_text(error))
-                await self.drive.run()
+                await self.drive.move()
             finally:
                 self.messages.end()
             return await self._end(host, self.drive)
@@ -131,12 +131,12 @@ class AgentWorkflow:
         """Run to the end. Where the specs of tools are needed before any reply, they are asked for by
         themselves. Raises InvalidTask."""
         try:
-            await drive.run()
+            await drive.move()
         except ToolsUnknown:  # also to end, so a cancellation does not stop it
             describing = asyncio.ensure_future(host.describe_tools())
             await until_done(describing)
             describing.result()
-            await drive.run()
+            await drive.move()
 
     async def _begin(self, task: AgentTask) -> TemporalHost:
         """Make the machine ready: at its start, at a fork's step, or where the execution before ended.
@@ -199,13 +199,18 @@ class AgentWorkflow:
         await self.archived.write()
         # A handler may wait for a command that is in the queue: that comes first.
         await workflow.wait_condition(
-            lambda: bool(drive.queue) or (workflow.all_handlers_finished() and not messages.is_busy)
+            lambda: bool(drive.run.queue) or (workflow.all_handlers_finished() and not messages.is_busy)
         )
-        if drive.host.cancelled() or drive.queue or messages.is_busy or drive.step.effect is None:
+        if (
+            drive.run.host.cancelled()
+            or drive.run.queue
+            or messages.is_busy
+            or drive.run.suspension.effect is None
+        ):
             return
         carry = Carry(
-            origin_run_id=drive.identity.origin,
-            reset_since=drive.identity.reset_since,
+            origin_run_id=drive.run.identity.origin,
+            reset_since=drive.run.identity.reset_since,
             drive=drive.dump(),
             specs=tuple(performer.specs.values()),
             log_head=self.archived.archived_head,
@@ -214,7 +219,7 @@ class AgentWorkflow:
             unusable=tuple(messages.unusable),
         )
         fork = self.task.fork.model_copy(update={"records": ()}) if self.task.fork else None
-        version = drive.step.program.machine.version
+        version = drive.run.suspension.program.machine.version
         update = {"machine_version": version, "carry": carry, "fork": fork}
         workflow.continue_as_new(
             self.task.model_copy(update=update),
@@ -231,7 +236,7 @@ class AgentWorkflow:
         result = drive.result(self.archived.head)
         await host.end_notices(seconds=AT_THE_END)
         task = self.task.model_dump(mode="json", exclude={"carry", "fork"}) if self.task else {}
-        facts: JsonObject = {"task": task, "parents": [list(run) for run in drive.identity.parents]}
+        facts: JsonObject = {"task": task, "parents": [list(run) for run in drive.run.identity.parents]}
         archived = await self.archived.write({**result.model_dump(mode="json"), **facts})
         await until_done(asyncio.ensure_future(workflow.wait_condition(workflow.all_handlers_finished)))
         self.result = result.model_copy(update={"archived": archived})
@@ -239,10 +244,10 @@ class AgentWorkflow:
             workflow.upsert_search_attributes([_WAITING.value_set(FOR_ARCHIVE)])
             workflow.upsert_memo({LOG_HEAD_KEY: result.log_head})
         # An outer run goes on with the whole. Other programs may be unable to read what is not in history.
-        result = self.result if drive.task.depth else inline_result(self.result)
-        how = drive.task.on_end
+        result = self.result if drive.run.task.depth else inline_result(self.result)
+        how = drive.run.task.on_end
         if workflow.cancellation_reason() is not None and result.exit_reason == "cancelled":
-            if how.cancelled == "complete" or drive.task.depth:
+            if how.cancelled == "complete" or drive.run.task.depth:
                 return result
             # Temporal takes no details of a cancellation
             workflow.upsert_memo({RESULT_KEY: result})
@@ -326,7 +331,7 @@ class AgentWorkflow:
     @workflow.query
     def log(self, query: PageQuery | None = None) -> LogPage:
         """The log by pages; what an earlier execution wrote is in the archive."""
-        finished = bool(self.drive and self.drive.step.exit)
+        finished = bool(self.drive and self.drive.run.suspension.exit)
         return log_page(self.archived.records, query or PageQuery(), finished=finished)
 
     @workflow.query
@@ -347,7 +352,7 @@ class AgentWorkflow:
     @workflow.query
     def transcript(self, query: PageQuery | None = None) -> TranscriptPage:
         """The conversation with the model, with questions beside it, by pages."""
-        conversation = self._begun().step.snapshot.conversation
+        conversation = self._begun().run.suspension.snapshot.conversation
         return transcript_page(transcript(self.archived.records, conversation), query or PageQuery())
 
     @workflow.query(name="result")
@@ -361,8 +366,8 @@ class AgentWorkflow:
     @workflow.query
     def diagram(self) -> str:
         """The machine in Mermaid, the current state marked."""
-        step = self._begun().step
-        return mermaid(step.program.machine, step.snapshot.state)
+        suspension = self._begun().run.suspension
+        return mermaid(suspension.program.machine, suspension.snapshot.state)
 
     def _begun(self) -> Drive:
         if self.drive is None:

@@ -53,10 +53,10 @@ def cassette_of(recorder: Recorder, **secrets: Any) -> Cassette:
     drive, task = recorder.drives[""], recorder.task
     assert task is not None
     models = {role: model.model_copy(update={"script": ()}) for role, model in task.models.items()}
-    given = drive.step.program
+    given = drive.run.suspension.program
     values = {
         "cassette": VERSION,
-        "run": drive.identity.workflow_id,
+        "run": drive.run.identity.workflow_id,
         "trace_id": given.input.trace_id,
         "runs": recorder.origins,
         "began": recorder.began,
@@ -64,7 +64,7 @@ def cassette_of(recorder: Recorder, **secrets: Any) -> Cassette:
         "task": task.model_copy(
             update={"models": models, "machine_version": given.machine.version}
         ).model_dump(mode="json"),
-        "tools": [spec.model_dump(mode="json") for spec in drive.calls.specs.values()],
+        "tools": [spec.model_dump(mode="json") for spec in drive.run.specs.values()],
         "course": recorder.entries(),
         "final": recorder.final or final_of(drive),
     }

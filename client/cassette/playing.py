@@ -151,7 +151,7 @@ class _Player(Recorder):
             return
         if recorded is not None and "log" in entry and recorded.get("log") == entry["log"]:
             if not self._unseen:
-                step = self.drives[name].step.snapshot.step
+                step = self.drives[name].run.suspension.snapshot.step
                 self._unseen = (
                     f"step {step}, {_name(entry)}: the record holds something else (its digest differs), "
                     "although questions, calls and transitions are the same"
@@ -163,7 +163,7 @@ class _Player(Recorder):
         self._differs(_name(recorded or entry), recorded, entry, name)
 
     def _differs(self, what: str, recorded: Entry | None, today: Entry | None, name: str = "") -> None:
-        step = self.drives[name].step.snapshot.step
+        step = self.drives[name].run.suspension.snapshot.step
         self.difference = self.difference or _diff(f"step {step}, {what}", recorded, today)
 
     # -- playing --------------------
@@ -242,7 +242,7 @@ class _Player(Recorder):
         drive = self.drives.get(_inner(entry))
         if drive is None or "decide" not in entry:
             return False
-        asked = [one for one in drive.requests.open_requests if one.id == entry["decide"]]
+        asked = [one for one in drive.run.requests.open_requests if one.id == entry["decide"]]
         return any(due in (one.deadline, one.warn_at) for one in asked)
 
     async def _give(self, entry: Entry) -> str:
@@ -269,13 +269,17 @@ class _Player(Recorder):
         said: dict[str, Any] = {key: one for key, one in entry.items() if key not in _ABOUT}
         try:
             if "command" in entry:
-                drive.command(Command.model_validate(said))
+                drive.commands.put(Command.model_validate(said))
                 return ""
-            request = next((one for one in drive.requests.open_requests if one.id == entry["decide"]), None)
+            request = next(
+                (one for one in drive.run.requests.open_requests if one.id == entry["decide"]), None
+            )
             if request is None:
                 return f"request {entry['decide']} is not open"
             del said["decide"]
-            drive.decide(Decision.model_validate({**said, "request": request.id, "digest": request.digest}))
+            drive.run.decide(
+                Decision.model_validate({**said, "request": request.id, "digest": request.digest})
+            )
         except Refused as refused:
             return f"the run refuses it: {refused}"
         except ValidationError as error:
@@ -342,7 +346,7 @@ class _Player(Recorder):
         status = drive.status()
         if status.exit_reason:
             return f"today the run has ended by then: {status.exit_reason}"
-        asks = ", ".join(request.id for request in drive.requests.open_requests)
+        asks = ", ".join(request.id for request in drive.run.requests.open_requests)
         waits = f", and waits for {asks}" if asks else ""
         return f"today the run is in state {status.state}, at {status.doing or 'nothing'}{waits}"
 
@@ -373,7 +377,7 @@ class _PlayedHost(WatchedHost):
     """The host of a run that is played: all that it gives comes from the cassette."""
 
     def __init__(self, drive: Drive, player: _Player, name: str) -> None:
-        super().__init__(drive.host, player, name)
+        super().__init__(drive.run.host, player, name)
         self.player = player
 
     async def wait(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
@@ -417,7 +421,7 @@ class _PlayedHost(WatchedHost):
     async def tell_child(self, workflow_id: str, command: Command) -> bool:
         """See `Host`; the recording has what came of it in the inner run."""
         drive = self.player.drives.get(self.player.name_of(workflow_id))
-        return drive is not None and drive.step.exit is None
+        return drive is not None and drive.run.suspension.exit is None
 
     async def _end(self, place: str, call: _Call) -> Any:
         """The recorded answer of the call, also while the call is being stopped."""

@@ -108,10 +108,10 @@ class Recorder:
 
     def watch(self, drive: Drive) -> None:
         """Record this run from here on; it has not moved yet."""
-        me = drive.identity
-        began = drive.step.snapshot.began
+        me = drive.run.identity
+        began = drive.run.suspension.snapshot.began
         if not self.drives:
-            self.task, self.began, self.drives[""] = drive.task, began, drive
+            self.task, self.began, self.drives[""] = drive.run.task, began, drive
             self._prefix = f"{me.workflow_id}/{me.origin[:8]}/"
         name = self.name_of(me.workflow_id)
         is_new, self._is_ignoring = name not in self.drives, False
@@ -120,22 +120,22 @@ class Recorder:
             self.note_input({"begin": name}, name, began)
         self.origins[me.workflow_id] = me.origin
         self._listen(drive, name)
-        drive.host = drive.calls.host = cast(Host, self.host_for(drive, name))
+        drive.run.host = cast(Host, self.host_for(drive, name))
 
     def name_of(self, workflow_id: str) -> str:
         """Name of an inner run in the entries; empty: the outer run."""
-        is_outer = workflow_id == self.drives[""].identity.workflow_id
+        is_outer = workflow_id == self.drives[""].run.identity.workflow_id
         return "" if is_outer else workflow_id.removeprefix(self._prefix)
 
     def host_for(self, drive: Drive, name: str) -> WatchedHost:
         """A host for that run which records what passes through it."""
-        return WatchedHost(drive.host, self, name)
+        return WatchedHost(drive.run.host, self, name)
 
     def add(self, entry: Entry) -> None:
         """Take the next entry."""
         if not self._is_ignoring:
             name = str(entry.get("inner", ""))
-            self._entries.append((self.drives[name].host.now(), entry))
+            self._entries.append((self.drives[name].run.host.now(), entry))
 
     def note(self, entry: Entry, name: str) -> Entry:
         """Add an entry of that run."""
@@ -172,7 +172,8 @@ class Recorder:
             if record.event in NOT_OF_THE_RUN:
                 continue
             if record.event in ("Requested", "Escalated") and "request" in record.about:
-                self.note(_asked(self.drives[name].requests.get(str(record.about["request"]))), name)
+                requests = self.drives[name].run.requests
+                self.note(_asked(requests.get(str(record.about["request"]))), name)
                 continue
             to = f" -> {record.to}" if record.to else ""
             who = record.by.removesuffix(" (claimed)")
@@ -271,23 +272,23 @@ class Recorder:
 
     def _listen(self, drive: Drive, name: str) -> None:
         """Note the decisions and commands that count."""
-        decide, obey = drive.decide, drive.command
+        decide, obey = drive.run.decide, drive.commands.put
 
         def decided(decision: Decision) -> Decided:
-            drive.check_decision(decision)
-            if drive.is_unknown(decision):  # it comes again, once its request is open
+            drive.run.check_decision(decision)
+            if drive.run.is_unknown(decision):  # it comes again, once its request is open
                 return decide(decision)
             said = _lean(decision, exclude={"request", "digest", "signature"})
-            self.note_input({"decide": decision.request, **said}, name, drive.host.now())
+            self.note_input({"decide": decision.request, **said}, name, drive.run.host.now())
             return decide(decision)
 
         def commanded(command: Command) -> QueuedCommand:
-            drive.check_command(command)
-            self.note_input(_lean(command, exclude={"signature"}), name, drive.host.now())
+            drive.commands.check(command)
+            self.note_input(_lean(command, exclude={"signature"}), name, drive.run.host.now())
             return obey(command)
 
-        drive.decide = decided  # type: ignore[method-assign]  # it has callers of many kinds
-        drive.command = commanded  # type: ignore[method-assign]  # the same
+        drive.run.decide = decided  # type: ignore[method-assign]  # it has callers of many kinds
+        drive.commands.put = commanded  # type: ignore[method-assign]  # the same
 
 
 class WatchedHost:
@@ -355,8 +356,8 @@ def final_of(drive: Drive) -> JsonObject:
         for key, amount in status.counters.items()
         if key in (*COUNTERS, "input_tokens", "output_tokens") and key != "seconds"
     }
-    if drive.step.exit is None:
-        asks: Any = [request.id for request in drive.requests.open_requests]
+    if drive.run.suspension.exit is None:
+        asks: Any = [request.id for request in drive.run.requests.open_requests]
         return {"state": status.state, "waits_for": asks, "paused": status.paused, "spent": spent}
     fields = {"state", "exit_reason", "ok", "answer", "error", "outcome", "unheard"}
     return {**drive.result().model_dump(mode="json", include=fields), "spent": spent}

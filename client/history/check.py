@@ -114,7 +114,7 @@ def _by_replay(run: str, task: AgentTask | None, found: Replayed, missing: str) 
     """The verdict of Temporal's own replay."""
     drive = found.instance.drive if found.instance else None
     if found.failure is None:
-        return _verdict(run, task, drive.step.snapshot.state if drive else "", missing)
+        return _verdict(run, task, drive.run.suspension.snapshot.state if drive else "", missing)
     refused = found.instance.problem if found.instance else ""
     return _verdict(run, task, "", refused or explained(found.failure))
 

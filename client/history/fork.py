@@ -151,4 +151,4 @@ async def _own_calls(agents: RunCommander, run: str, step: int) -> tuple[tuple[D
         if found.failure is not None or found.instance is None or found.instance.drive is None:
             raise
         drive = found.instance.drive
-        return tuple(drive.calls.since(step)), drive.step.snapshot.step
+        return tuple(drive.calls.done.since(step)), drive.run.suspension.snapshot.step

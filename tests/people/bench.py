@@ -128,10 +128,10 @@ class Bench:
         self.identity = Identity(RUN, "origin")
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, program: Program, step: Suspension, carried: JsonObject | None = None) -> None:
+    def begin(self, program: Program, suspension: Suspension, carried: JsonObject | None = None) -> None:
         """Make the drive."""
         self.program = program
-        self.drive = Drive(self, self.task, self.specs, self.identity, step, carried)
+        self.drive = Drive(self, self.task, self.specs, self.identity, suspension, carried)
         self.recorder.watch(self.drive)
 
     async def run(self) -> None:
@@ -139,7 +139,7 @@ class Bench:
         self._task = asyncio.current_task()
         while True:
             try:
-                await self.drive.run()
+                await self.drive.move()
             except _NewExecution:
                 dump = json.loads(json.dumps(self.drive.dump()))
                 step = carried_step(self.program, Carry(origin_run_id="origin", drive=dump), now=0)
@@ -196,13 +196,13 @@ class Bench:
         """Decide on the first open request, or on that one."""
         asked = request or self.open[0]
         given = {"request": asked.id, "digest": asked.digest, "by": "ann", **more}
-        decided = self.drive.decide(Decision(decision=verb, **given))
+        decided = self.drive.run.decide(Decision(decision=verb, **given))
         await self.settle()
         return decided
 
     async def command(self, name: Any, **more: Any) -> QueuedCommand:
         """Give a command; obeyed or refused by now if nothing blocks it."""
-        queued = self.drive.command(Command(command=name, by="ann", **more))
+        queued = self.drive.commands.put(Command(command=name, by="ann", **more))
         await self.settle()
         return queued
 
@@ -211,12 +211,12 @@ class Bench:
     @property
     def open(self) -> tuple[Request, ...]:
         """Open requests."""
-        return self.drive.requests.open_requests
+        return self.drive.run.requests.open_requests
 
     @property
     def requests(self) -> Requests:
         """All requests."""
-        return self.drive.requests
+        return self.drive.run.requests
 
     @property
     def result(self) -> RunResult:
@@ -323,9 +323,9 @@ class Bench:
         return inner.drive.result()
 
     async def tell_child(self, workflow_id: str, command: Command) -> bool:
-        if self.children[workflow_id].drive.step.exit is not None:
+        if self.children[workflow_id].drive.run.suspension.exit is not None:
             return False
-        self.children[workflow_id].drive.command(command)
+        self.children[workflow_id].drive.commands.put(command)
         return True
 
     def publish(self, records: Sequence[Record]) -> None:
@@ -339,7 +339,7 @@ class Bench:
         return tuple(self.records)
 
     async def between(self) -> None:
-        if self.hops and not self.drive.queue and (dump := self.drive.dump()) != self._last_dump:
+        if self.hops and not self.drive.run.queue and (dump := self.drive.dump()) != self._last_dump:
             self._last_dump = dump
             raise _NewExecution
 

@@ -59,7 +59,7 @@ def test_any_order_ends_and_makes_no_call_twice(where: str, actions: list[str], 
     assert bench.result.exit_reason == "answered", bench.result.error
     assert bench.made_twice == []
     assert bench.counted == bench.begun
-    snapshot, rebuilt = bench.drive.step.snapshot, restored(bench.program, bench.records)
+    snapshot, rebuilt = bench.drive.run.suspension.snapshot, restored(bench.program, bench.records)
     assert (rebuilt.context, rebuilt.conversation) == (snapshot.context, snapshot.conversation)
     assert rebuilt.inbox == snapshot.inbox
     assert [record.seq for record in bench.records] == list(range(len(bench.records)))

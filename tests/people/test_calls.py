@@ -20,7 +20,7 @@ from activities.contracts import (
 )
 from tests.people.bench import LOOK, PAY, PUT, Bench, brain, failed, replied
 from workflows.api import Limits
-from workflows.engine.run_state import EARLY
+from workflows.engine.run_state import MAX_EARLY
 from workflows.gate.decisions import Refused
 from workflows.hosts import CallAnswer, CallSite, HostCall
 from workflows.people import Approvals, People, RequestSettings
@@ -98,8 +98,8 @@ async def test_flood_of_decisions_without_a_request_drops_none_that_was_kept() -
             with pytest.raises(Refused) as refused:
                 await bench.decide("approve", request=request.model_copy(update={"digest": f"{number:032}"}))
             kept += "It is kept" in refused.value.reason
-        assert kept == EARLY - 1
-        assert len(bench.drive.early) == EARLY
+        assert kept == MAX_EARLY - 1
+        assert len(bench.drive.run.early_decisions) == MAX_EARLY
         await bench.release()
         assert [one.outcome for one in bench.result.decisions] == ["approved"]
 
@@ -526,7 +526,7 @@ async def test_pause_holds_back_calls_that_have_not_begun(plan: str, begun: int)
         assert len(looks) == begun
         await bench.command("pause")
         await bench.release()
-        assert (bench.drive.paused, bench.calls.count("ask_model")) == (True, bench.calls.index(looks[0]))
+        assert (bench.drive.run.paused, bench.calls.count("ask_model")) == (True, bench.calls.index(looks[0]))
         assert [call for call in bench.calls if call.startswith("look")] == looks
         await bench.command("resume")
         assert (bench.result.exit_reason, bench.counted) == ("answered", bench.begun)
@@ -717,7 +717,9 @@ async def test_message_that_nobody_heard_is_named_in_the_result() -> None:
 async def test_text_at_an_interrupt_is_a_message_to_the_model() -> None:
     async with Bench(brain("tools look a"), people=People(interrupt_states=("work",))) as bench:
         await bench.decide("resume", text="be quick")
-        assert [message.content for message in bench.drive.step.snapshot.conversation][2] == "be quick"
+        assert [message.content for message in bench.drive.run.suspension.snapshot.conversation][
+            2
+        ] == "be quick"
         assert bench.over
 
 
@@ -754,7 +756,7 @@ async def test_commands_are_obeyed_in_their_order() -> None:
         for text in ("one", "two"):
             await bench.command("steer", text=text)
         await bench.command("pause")
-        assert not bench.drive.paused
+        assert not bench.drive.run.paused
         await bench.release()
         assert [record.reason for record in bench.records if record.event == "Steered"] == ["one", "two"]
         assert bench.events.index("Paused") > bench.events.index("Steered")
@@ -858,7 +860,7 @@ async def test_rollback_keeps_a_message_that_nobody_heard() -> None:
         await bench.command("steer", text="be quick")
         await bench.command("rollback", step=1)
         await bench.release()
-        said = [message.content for message in bench.drive.step.snapshot.conversation]
+        said = [message.content for message in bench.drive.run.suspension.snapshot.conversation]
         assert said.count("be quick") == 1
 
 

@@ -30,8 +30,8 @@ async def test_pause_and_resume_go_down() -> None:
         queued = await bench.command("pause")
         assert queued.done is not None
         assert CHILD in queued.done.text
-        child = bench.children[CHILD].drive
-        assert (bench.drive.paused, child.paused) == (True, True)
+        child = bench.children[CHILD].drive.run
+        assert (bench.drive.run.paused, child.paused) == (True, True)
         await bench.release()
         assert bench.calls.count("ask_model") == 2
         await bench.command("resume")
@@ -216,16 +216,18 @@ def twelve(kind: type[Bench] = Bench) -> Bench:
 async def test_no_inner_run_begins_while_others_are_told_to_pause() -> None:
     async with twelve(SlowToTell) as bench:
         await bench.command("pause")
-        while not bench.drive.paused:
+        while not bench.drive.run.paused:
             await bench.settle()
         assert sorted(bench.children) == [f"{CHILD}.{number}" for number in range(10)]
-        assert all(child.drive.paused or child.drive.step.exit for child in bench.children.values())
+        assert all(
+            child.drive.run.paused or child.drive.run.suspension.exit for child in bench.children.values()
+        )
 
 
 async def test_inner_runs_that_a_pause_held_back_begin_as_soon_as_others_end() -> None:
     async with twelve() as bench:
         await bench.command("pause")
-        bench.children[f"{CHILD}.9"].drive.command(Command(command="resume", by="ann"))
+        bench.children[f"{CHILD}.9"].drive.commands.put(Command(command="resume", by="ann"))
         bench.children[f"{CHILD}.9"].blocked, bench.plays = set(), False
         await bench.settle()
         assert len(bench.children) == 10

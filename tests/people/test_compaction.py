@@ -54,7 +54,7 @@ async def at_summary(**more: Any) -> AsyncIterator[Bench]:
 
 def heard(run: Bench) -> list[str]:
     """All that the conversation has."""
-    return [message.content for message in run.drive.step.snapshot.conversation]
+    return [message.content for message in run.drive.run.suspension.snapshot.conversation]
 
 
 async def test_run_that_goes_on_elsewhere_keeps_its_summary() -> None:

@@ -113,7 +113,7 @@ async def give(bench: Bench, name: str) -> QueuedCommand:
 async def finish(bench: Bench) -> None:
     """Resume, let everything end, and decide whatever is asked until the run is over."""
     await bench.release()
-    if bench.drive.paused:
+    if bench.drive.run.paused:
         await bench.command("resume")
     for _ in range(20):
         requests: list[tuple[Bench, Request]] = [
@@ -150,7 +150,7 @@ async def obeyed(bench: Bench, name: str, moment: Moment) -> QueuedCommand:
         await bench.release()
         begun = list(bench.performed)
         await bench.pass_time(100)
-        assert (bench.drive.paused, bench.performed) == (True, begun)
+        assert (bench.drive.run.paused, bench.performed) == (True, begun)
     return queued
 
 
@@ -173,7 +173,7 @@ async def test_command_at_moment(where: str, name: str, hops: bool) -> None:
         assert bench.counted == bench.begun
         assert not bench.open
         assert bench.executions == 1 or hops
-        snapshot, rebuilt = bench.drive.step.snapshot, restored(bench.program, bench.records)
+        snapshot, rebuilt = bench.drive.run.suspension.snapshot, restored(bench.program, bench.records)
         assert (rebuilt.context, rebuilt.conversation) == (snapshot.context, snapshot.conversation)
         assert [record.seq for record in bench.records] == list(range(len(bench.records)))
         said = [message.content for message in snapshot.conversation]

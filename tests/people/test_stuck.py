@@ -34,7 +34,7 @@ def circling(until: str = "") -> Any:
 
 def told(bench: Bench) -> int:
     """How often the model was told."""
-    said = bench.drive.step.snapshot.conversation
+    said = bench.drive.run.suspension.snapshot.conversation
     return sum(TOLD in message.content for message in said if message.role == "user")
 
 

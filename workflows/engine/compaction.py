@@ -2,8 +2,8 @@
 
 The run's conversation stays whole. For a model with `window_tokens`, what is sent of it is: the opening
 (instructions, goal, an earlier conversation), then a note in the place of older messages, then the newest
-ones. The note has a summary that the model wrote when it was asked to (`Drive._compact`), and behind it, word
-for word, what people said and decided. A tool's result may have the summary say anything: its lines are
+ones. The note has a summary that the model wrote when it was asked to (`Question.shorten`), and behind it,
+word for word, what people said and decided. A tool's result may have the summary say anything: its lines are
 quoted, so that nothing in it looks like what people decided. The next summary begins behind the opening
 again: it takes in the note before.
 
@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from pydantic import BaseModel
+
 from activities.contracts import (
     AskModel,
     Conversation,
@@ -36,7 +38,7 @@ from workflows.gate.texts import decision_text
 from workflows.kernel.snapshot import Snapshot
 from workflows.people import Request
 
-__all__ = ["Compaction", "Part", "Replacement", "first_kept", "size"]
+__all__ = ["Compaction", "Part", "Replacement", "Shortening", "first_kept", "size"]
 
 MESSAGE_BYTES = 16
 """What stands around a message, in the form that a model reads."""
@@ -138,6 +140,17 @@ class Part:
         )  # fmt: skip
 
 
+class Shortening(BaseModel):
+    """What was done to have the pending question fit into the model's window."""
+
+    summaries: int = 0
+    """How many were asked for."""
+    failed: bool = False
+    """The newest did not come: the question is sent as it is."""
+    refused: bool = False
+    """The model's server refused the question as too long."""
+
+
 class Compaction:
     """What of one run's conversation is sent."""
 
@@ -148,6 +161,8 @@ class Compaction:
         """By role."""
         self._failed: dict[str, int] = {}
         """By role: tokens of the question whose summary failed. None was made since."""
+        self.shortening = Shortening()
+        """Of the pending question."""
         self._known: tuple[Replacement | None, Conversation, Conversation] = (None, *2 * (Conversation(),))
         """What is sent with this replacement of this conversation. Set as one, and only a shortcut: what an
         activity asks behind a call is computed in its own thread (`activities/handover.py`)."""
@@ -159,6 +174,7 @@ class Compaction:
             "replacement": replacement.model_dump(mode="json") if replacement else None,
             "tokens_per_byte": dict(self._tokens_per_byte),
             "failed": dict(self._failed),
+            "shortening": self.shortening.model_dump(mode="json"),
         }
 
     def load(self, dump: Mapping[str, Any]) -> None:
@@ -167,6 +183,7 @@ class Compaction:
         self._replacement = Replacement.model_validate(found) if found else None
         self._tokens_per_byte = {role: float(ratio) for role, ratio in dump["tokens_per_byte"].items()}
         self._failed = {role: int(tokens) for role, tokens in dump["failed"].items()}
+        self.shortening = Shortening.model_validate(dump["shortening"])
 
     # -- what is sent --------------------
 
@@ -293,11 +310,17 @@ class Compaction:
 
     def failed(self, whole: Conversation, effect: AskModel) -> None:
         """No summary came of it: the next one waits until the question has grown, or is refused."""
+        self.shortening.failed = True
         self._failed[effect.role] = self.tokens(whole, effect)
 
     def try_again(self) -> None:
         """A person has changed something: a summary that failed may come now."""
         self._failed.clear()
+        self.shortening.failed = False
+
+    def forget_question(self) -> None:
+        """Another question follows."""
+        self.shortening = Shortening()
 
 
 def _first_reply(messages: Conversation, start: int) -> int:

@@ -68,6 +68,8 @@ class Fallbacks:
         self._models = models
         self._standing: dict[str, _Standing] = {}
         """By role."""
+        self.given_up: dict[str, str] = {}
+        """Questions of the pending effect that failed, and no other model is left to ask: how, by name."""
 
     def asked(self, effect: AskModel, now: float = 0) -> AskModel:
         """The question as it is asked: its role is that of the model. `now`: a time at which the first model
@@ -113,11 +115,12 @@ class Fallbacks:
 
     def dump(self) -> JsonObject:
         """All that `load` needs, as JSON."""
-        return dict(_STANDING.dump_python(self._standing, mode="json"))
+        standing = _STANDING.dump_python(self._standing, mode="json")
+        return {"standing": standing, "given_up": dict(self.given_up)}
 
     def load(self, dump: Any) -> None:
         """Go on as the execution before. Raises ValueError for what is no dump."""
-        self._standing = _STANDING.validate_python(dump)
+        self._standing, self.given_up = _STANDING.validate_python(dump["standing"]), dict(dump["given_up"])
 
 
 def is_unavailable(failure: EffectFailed) -> bool:

@@ -54,6 +54,7 @@ from activities.contracts import (
 from activities.handover import Handover, Question, handed_over
 from workflows import registry
 from workflows.api import AgentTask
+from workflows.engine.waiting import wait_until_done
 from workflows.gate.approvals import problem_text, unchecked_paths
 from workflows.hosts import CallAnswer, CallSite, HostCall
 from workflows.task import InvalidTask
@@ -484,13 +485,7 @@ def answer_of(raw: RawValue | None, wanted: type[R], name: str, activity_id: str
 
 async def until_done(work: asyncio.Future[Any]) -> bool:
     """Wait until it has ended, also when the run is cancelled meanwhile. True: it was."""
-    cancelled = False
-    while not work.done():
-        try:
-            await workflow.wait([work])
-        except asyncio.CancelledError:
-            cancelled = True
-    return cancelled
+    return await wait_until_done(work.done, lambda: workflow.wait([work]))
 
 
 def _asking_seconds(task: AgentTask) -> float:

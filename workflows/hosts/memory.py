@@ -262,18 +262,18 @@ class LocalRuns:
         self,
         task: AgentTask,
         perform: Perform,
-        step: Suspension,
+        suspension: Suspension,
         trace_id: str,
         records: Sequence[Record],
         workflow_id: str = "",
     ) -> LocalOutcome:
         name = workflow_id or trace_id or f"local-{next(self._numbers)}"
-        run = _Run(self, perform, task, step, Identity(name, self.origins.get(name, name)), [])
+        run = _Run(self, perform, task, suspension, Identity(name, self.origins.get(name, name)), [])
         run.trace_id, run.records = trace_id, list(records)
-        await run.drive.run()
+        await run.drive.move()
         if run.cancelled():
             raise asyncio.CancelledError
-        snapshot = run.drive.step.snapshot
+        snapshot = run.drive.run.suspension.snapshot
         return LocalOutcome(
             run.drive.result(),
             snapshot.state,
@@ -293,7 +293,7 @@ class _Run:
         runs: LocalRuns,
         perform: Perform,
         task: AgentTask,
-        step: Suspension,
+        suspension: Suspension,
         identity: Identity,
         calls: list[PerformedCall],
     ) -> None:
@@ -314,7 +314,7 @@ class _Run:
         self._command: QueuedCommand | None = None
         """The newest."""
         self._children: dict[str, Drive] = {}
-        self.drive = Drive(self, task, runs._specs_of(task), identity, step)
+        self.drive = Drive(self, task, runs._specs_of(task), identity, suspension)
         if runs.watch is not None:
             runs.watch(self.drive)
 
@@ -340,7 +340,7 @@ class _Run:
         """Put each open request to `decide`: once, and again when something was decided or ordered since."""
         if self.runs.decide is None:
             return
-        for request in self.drive.requests.open_requests:
+        for request in self.drive.run.requests.open_requests:
             times, changes = self._asked.get(request.digest, (0, -1))
             if changes == self._changes or times == ASKS:
                 continue
@@ -349,21 +349,21 @@ class _Run:
             choice = await choice if inspect.isawaitable(choice) else choice
             self._changes += choice is not None
             if isinstance(choice, Command):
-                self._command = self.drive.command(choice)
+                self._command = self.drive.commands.put(choice)
                 return  # it is obeyed first
             if choice is not None:
-                self.drive.decide(_decision(request, choice))
+                self.drive.run.decide(_decision(request, choice))
 
     def _may_be_asked(self) -> bool:
         """Whether `decide` will be asked about an open request once more."""
-        asked = (self._asked.get(one.digest, (0, -1)) for one in self.drive.requests.open_requests)
+        asked = (self._asked.get(one.digest, (0, -1)) for one in self.drive.run.requests.open_requests)
         return any(changes != self._changes and times < ASKS for times, changes in asked)
 
     def _unanswered(self) -> str:
         times = {digest: number for digest, (number, _) in self._asked.items()}
         waiting = [
             f"{one.id} ({one.kind}: {one.text}), `decide` was asked {times.get(one.digest, 0)} times"
-            for one in self.drive.requests.open_requests
+            for one in self.drive.run.requests.open_requests
         ]
         what = (
             f"waits for {'; '.join(waiting)}"
@@ -409,17 +409,17 @@ class _Run:
         inner.roles = {**self.roles, **{name: self.roles.get(of, of) for name, of in child.roles.items()}}
         self._children[child.workflow_id] = inner.drive
         try:
-            await inner.drive.run()
+            await inner.drive.move()
         finally:
             del self._children[child.workflow_id]
         return inner.drive.result()
 
     async def tell_child(self, workflow_id: str, command: Command) -> bool:
         child = self._children.get(workflow_id)
-        if child is None or child.step.exit is not None:
+        if child is None or child.run.suspension.exit is not None:
             return False
         try:
-            child.command(command)
+            child.commands.put(command)
         except Refused as refused:
             raise ValueError(str(refused)) from refused
         return True
@@ -430,13 +430,13 @@ class _Run:
             for record in records:
                 self.runs.on_record(record)
         if self.trace_id and self.runs.store is not None and records:
-            self._save(self.runs.store, self.drive.step)
+            self._save(self.runs.store, self.drive.run.suspension)
 
-    def _save(self, store: Store, step: Suspension) -> None:
+    def _save(self, store: Store, suspension: Suspension) -> None:
         """Keep the log when a step has begun, and at the end."""
-        if step.snapshot.step == self._saved_step and step.exit is None:
+        if suspension.snapshot.step == self._saved_step and suspension.exit is None:
             return
-        self._saved_step = step.snapshot.step
+        self._saved_step = suspension.snapshot.step
         new = self.records[len(self._lines) :]
         self._lines += [json.dumps(record.model_dump(mode="json"), allow_nan=False) for record in new]
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 from activities.contracts import EffectFailed, Notice, NoticeMoment
 from workflows.api import WORKFLOW_TYPE, AgentTask, RunResult
 from workflows.engine.loop import Drive
+from workflows.engine.waiting import wait_until_done
 from workflows.hosts import CallAnswer, CallSite, ChildRun, HostCall, Identity
 from workflows.hosts.activities import Performer, retries, until_done
 from workflows.hosts.archive import ArchivedLog
@@ -133,16 +134,16 @@ class TemporalHost:
         can go on: before a step, with nothing asked of people."""
         if self.drive is None or not workflow.info().is_target_worker_deployment_version_changed():
             return False
-        snapshot, machine = self.drive.step.snapshot, self.drive.step.program.machine
+        snapshot, machine = self.drive.run.suspension.snapshot, self.drive.run.suspension.program.machine
         is_begun = bool(snapshot.moments or snapshot.calls or snapshot.interrupted)
         at_step = machine.step is None or snapshot.state == state_name(machine.step)
-        return at_step and not is_begun and not self.drive.requests.open_requests
+        return at_step and not is_begun and not self.drive.run.requests.open_requests
 
     async def between(self) -> None:
         """Continue as new when the server suggests it, or workers of another build take the run over."""
         if (self.is_full or self.may_change_build) and self.drive is not None:
-            await self.end_notices(lambda: bool(self.drive and self.drive.queue))
-            if not self.drive.queue:
+            await self.end_notices(lambda: bool(self.drive and self.drive.run.queue))
+            if not self.drive.run.queue:
                 await self._continue_as_new()
 
     # -- performing ---------------------------------------------------------------------------------
@@ -222,8 +223,8 @@ class TemporalHost:
         """Records into the log; attributes, memo and the text for Temporal's UI."""
         self.archived.records.extend(records)
         drive = self.drive
-        ended = drive is not None and drive.step.exit is not None
-        place = drive.step.place if drive is not None else ""
+        ended = drive is not None and drive.run.suspension.exit is not None
+        place = drive.run.suspension.place if drive is not None else ""
         broke = (
             next((record for record in records if record.error), records[-1]) if place and records else None
         )
@@ -239,9 +240,9 @@ class TemporalHost:
             return
         self._publish_state(drive)
         self._publish_waiting(drive)
-        waits = bool(drive.paused or drive.requests.open_requests)
+        waits = bool(drive.run.paused or drive.run.requests.open_requests)
         # in a replay only what may be asked for behind it
-        is_read = waits or self._waited or drive.step.exit is not None
+        is_read = waits or self._waited or drive.run.suspension.exit is not None
         if records and (is_read or not workflow.unsafe.is_replaying()):
             self._waited = waits
             if not self._details_due:  # once for all that happens at once: a thousand messages, say
@@ -250,12 +251,14 @@ class TemporalHost:
 
     def _publish_details(self, drive: Drive) -> None:
         self._details_due = False
-        text = details(drive.status(), self._task.goal, self.archived.records, drive.requests.open_requests)
+        text = details(
+            drive.status(), self._task.goal, self.archived.records, drive.run.requests.open_requests
+        )
         workflow.set_current_details(text)
 
     def _publish_state(self, drive: Drive) -> None:
         updates: list[SearchAttributeUpdate[Any]] = []
-        state, exit_ = drive.step.snapshot.state, drive.step.exit
+        state, exit_ = drive.run.suspension.snapshot.state, drive.run.suspension.exit
         if self._task.visibility == "state" and state != self._state:
             updates.append(_STATE.value_set(state))
             self._state = state
@@ -267,8 +270,8 @@ class TemporalHost:
 
     def _publish_waiting(self, drive: Drive) -> None:
         """What the run waits for; nothing is written that is there already."""
-        requests = drive.requests.open_requests
-        waiting = requests[0].kind if requests else "paused" if drive.paused else ""
+        requests = drive.run.requests.open_requests
+        waiting = requests[0].kind if requests else "paused" if drive.run.paused else ""
         since = requests[0].created if requests else now() if waiting else None
         deadline = min((one.deadline for one in requests if one.deadline is not None), default=None)
         if waiting == self._shown[0] == "paused":
@@ -314,14 +317,12 @@ class TemporalHost:
         def is_done() -> bool:
             return stop() or all(handle.done() for handle in self._notices)
 
-        while not is_done():
-            try:
-                timeout = None if seconds is None else timedelta(seconds=seconds)
-                await workflow.wait_condition(is_done, timeout=timeout, timeout_summary="people are notified")
-            except asyncio.CancelledError:
-                continue
-            except TimeoutError:
-                break
+        async def wait() -> None:
+            timeout = None if seconds is None else timedelta(seconds=seconds)
+            await workflow.wait_condition(is_done, timeout=timeout, timeout_summary="people are notified")
+
+        with suppress(TimeoutError):
+            await wait_until_done(is_done, wait)
         for handle in self._notices:
             if handle.done() and not handle.cancelled() and (failure := handle.exception()):
                 text = str(failure.__cause__ or failure)

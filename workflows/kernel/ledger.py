@@ -1,8 +1,8 @@
 """The ledger: named counters with caps, kept by the kernel outside the snapshot.
 
-What was spent stays spent, also after a rollback. When calls are reserved and settled says
-`LiveRun.reserve` in `workflows/engine/run_state.py`. A machine with a budget of its own keeps a second ledger
-in its context, where it rolls back with the rest.
+What was spent stays spent, also after a rollback. `RunState.reserve` in `workflows/engine/run_state.py` says
+when calls are reserved and settled. A machine with a budget of its own keeps a second ledger in its context,
+where it rolls back with the rest.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""One object for each call of a run: asked about, made, made again, counted, reported."""

@@ -1,0 +1,118 @@
+"""Early questions: the call of a tool asks the model at once what the machine will ask it next.
+
+`activities/handover.py` says how. The reply is taken only by a question of the same digest; another is
+dropped, and what it cost is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from activities.contracts import (
+    AskModel,
+    CallTools,
+    EarlyReply,
+    Effect,
+    JsonObject,
+    ToolResult,
+    ToolSpec,
+    ToolsReturned,
+)
+from workflows.api import AgentTask
+from workflows.engine.calls.records import PendingEffect
+from workflows.hosts import CallSite, NextQuestion
+from workflows.kernel.log import tool_calls
+from workflows.kernel.snapshot import Suspension
+from workflows.kernel.transition import advance, steer
+
+__all__ = ["EarlyQuestions"]
+
+SLOW_SECONDS = 60
+"""A tool that may take longer asks no model in its activity, whose death would repeat the tool."""
+MAX_DROPPED = 3
+"""After three dropped replies a run stops asking early: its questions cannot be predicted. A person's message
+drops one at times."""
+LONG_VISIT = 20
+"""Answers of a visit. To find the question behind a call the visit is run again over them, in the worker's
+event loop: after a thousand calls of one block of code that takes 50 ms for each."""
+
+Ask = Callable[[Suspension, AskModel, float], tuple[AskModel, CallSite] | None]
+"""How a question is asked by a run at this point and time; None: something else comes first."""
+
+
+class EarlyQuestions:
+    """A reply to the question that should come next."""
+
+    def __init__(self, task: AgentTask, specs: Mapping[str, ToolSpec]) -> None:
+        self._is_wanted, self._specs = task.fuse == "auto", specs
+        self._reply: EarlyReply | None = None
+        self._dropped = 0
+
+    def dump(self) -> JsonObject:
+        """All that `load` needs, as JSON."""
+        return {"reply": self._reply.model_dump(mode="json") if self._reply else None}
+
+    def load(self, dump: Any) -> None:
+        """Go on as the execution before. Raises ValueError for what is no dump."""
+        self._reply = EarlyReply.model_validate(dump["reply"]) if dump["reply"] else None
+
+    def question_behind(
+        self, name: str, effect: Effect[Any], suspension: Suspension, pending: PendingEffect, ask: Ask
+    ) -> NextQuestion | None:
+        """What the machine will ask a model behind this call, if it is the last one of the effect."""
+        place = suspension.snapshot.place
+        names = list(tool_calls(effect, place))
+        if not (isinstance(effect, CallTools) and name in names) or not self._is_wanted:
+            return None
+        spec = self._specs[effect.calls[names.index(name)].tool]
+        is_quick = spec.timeout_seconds <= SLOW_SECONDS and len(suspension.snapshot.moments) <= LONG_VISIT
+        can_be_last = effect.parallel or name == names[-1]
+        if not (spec.repeatable and is_quick and can_be_last) or self._dropped >= MAX_DROPPED:
+            return None
+
+        def question(result: ToolResult, now: float) -> tuple[AskModel, CallSite] | None:
+            results = {**pending.results, name: result}
+            if result.error == "unknown_outcome" or not all(one in results for one in names):
+                return None
+            answer = ToolsReturned(results=tuple(results[one] for one in names))
+            run = replace(suspension, live=None)
+            for note in pending.edit_notes(effect, place, results):
+                run = steer(run, note, now=now, by="kernel")
+            after = advance(run, answer, now=now, effect=effect)
+            if not isinstance(after.effect, AskModel) or after.breach is not None:
+                return None
+            return ask(after, after.effect, now)
+
+        return question
+
+    def kept(self, result: ToolResult) -> tuple[ToolResult, dict[str, float]]:
+        """The result alone, its early reply kept; and what questions have spent that got none."""
+        if result.early is not None:
+            self._reply = result.early
+        spent: dict[str, float] = {"model_calls": result.unanswered} if result.unanswered else {}
+        return result.model_copy(update={"early": None, "unanswered": 0}), spent
+
+    def answered(self, effect: AskModel, site: CallSite) -> tuple[CallSite, dict[str, float]]:
+        """The site of a question with its reply, if that came early; and what another reply has cost."""
+        early, self._reply = self._reply, None
+        if early is None:
+            return site, {}
+        if early.question == site.digest(effect):
+            return replace(site, reply=early.reply), {}
+        self._dropped += 1
+        return site, early.cost
+
+    def drop(self) -> dict[str, float]:
+        """Forget the reply: another effect comes. What it has cost."""
+        early, self._reply = self._reply, None
+        return early.cost if early else {}
+
+    def ended(self, effect: Effect[Any], suspension: Suspension, now: float) -> float:
+        """When an effect ended that is answered now: tools had ended before the model began."""
+        if self._reply is None or not isinstance(effect, CallTools):
+            return now
+        s = suspension.snapshot
+        shown = s.moments[-1].shown if s.moments else s.entered
+        return max(now - self._reply.reply.seconds, shown.now)

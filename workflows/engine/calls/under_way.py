@@ -1,0 +1,190 @@
+"""What is being made at this moment, and whether more may begin: at most ten calls at once, none while they
+are held back. A call whose worker cannot begin it waits, and is given out again."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from activities.contracts import NotBegun, ToolCall
+from workflows.engine.calls.site import call_site
+from workflows.engine.run_state import RunState
+from workflows.kernel.snapshot import Suspension
+
+__all__ = ["GivenOut", "OutOfTime", "UnderWay", "is_out_of_time"]
+
+T = TypeVar("T")
+
+AT_ONCE = 10
+"""Calls of an effect that are performed side by side."""
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 600.0
+"""Seconds before a call that was not begun is given out again; each pause is twice the one before."""
+MAX_VOID = 100
+"""Notes of one call that count for nothing; the oldest ones are dropped."""
+
+
+class OutOfTime(Exception):
+    """A call waits to be begun, and the run's time is over."""
+
+
+def is_out_of_time(suspension: Suspension, now: float) -> bool:
+    """The run has a limit of seconds, and has reached it."""
+    ledger = suspension.ledger.at_least("seconds", now - suspension.snapshot.began)
+    return ledger.breach({"seconds": 0}) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCall:
+    """A call that waits to be begun."""
+
+    text: str
+    """Which, and why; one line."""
+    attempt: int
+    """That comes next, or is under way."""
+    at: float | None
+    """When it comes, in seconds since 1970; None: it is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenOut:
+    """A call that a worker may be unable to begin."""
+
+    name: str
+    title: str
+    void: list[float] = field(default_factory=list)
+    """When workers tried to note its beginning; what comes is added."""
+    limited: bool = True
+    """The run's limit of seconds ends the waiting."""
+    stoppable: bool = True
+    """It ends as soon as calls are held back: the call is taken up again behind the pause."""
+
+
+class UnderWay:
+    """The calls of a run that are being made."""
+
+    def __init__(self, run: RunState) -> None:
+        self.run = run
+        self.waiting: dict[str, WaitingCall] = {}
+        """Calls that wait to be begun."""
+        self.children: dict[str, dict[str, float]] = {}
+        """Inner runs, by workflow id: what each may spend, by counter."""
+        self.start_over()
+
+    def start_over(self) -> None:
+        """The calls of an effect begin."""
+        self.since = self.run.suspension
+        """The run as it was then."""
+        self.tool_calls: dict[str, ToolCall] = {}
+        """Being made, by activity id."""
+        self.siblings = 0
+        """Inner runs side by side that have not begun."""
+        self.spare_requests = 0.0
+        """Further requests of each question side by side."""
+        self.is_held = self.is_stopping = False
+        self._running = 0
+        self._news = asyncio.Event()  # set, and replaced, when a call ends or the hold changes
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    # -- stopping --------------------
+
+    def hold(self, held: bool) -> None:
+        """Begin no further call, or go on to begin them."""
+        self.is_held = held
+        self._tell_news()
+
+    def stop_now(self) -> None:
+        """What is under way is being cancelled: an inner run that ends now was stopped."""
+        self.is_held = self.is_stopping = True
+
+    @property
+    def is_stopped(self) -> bool:
+        """What is under way was cancelled, by a command or from outside."""
+        return self.is_stopping or self.run.host.cancelled()
+
+    @property
+    def titles(self) -> str:
+        """Tool calls that are being made, in words."""
+        return "; ".join(call.title for call in self.tool_calls.values())
+
+    @property
+    def unsafe(self) -> list[str]:
+        """Unsafe calls that are being made, in words."""
+        specs = self.run.specs
+        return [call.title for call in self.tool_calls.values() if not specs[call.tool].repeatable]
+
+    # -- beginning --------------------
+
+    async def when_free(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make the call once it may begin. While calls are held back it waits for those under way: the hold
+        may end before they do."""
+        try:
+            async with self._free:
+                while self.is_held and self._running:
+                    await self._news.wait()
+                if self.is_held:
+                    raise asyncio.CancelledError
+                self._running += 1
+                try:
+                    return await call
+                finally:
+                    self._running -= 1
+                    self._tell_news()
+        finally:
+            call.close()
+
+    def _tell_news(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    # -- waiting for a worker --------------------
+
+    @property
+    def waits(self) -> bool:
+        """Calls wait to be begun, and none of those has been given out."""
+        return bool(self.waiting) and all(call.at is not None for call in self.waiting.values())
+
+    async def once_begun(
+        self, call: GivenOut, give_out: Callable[[], Coroutine[Any, Any, T | NotBegun]]
+    ) -> T:
+        """What a call gives, once a worker could begin it: until then it is given out again and again. Raises
+        as `wait_for`."""
+        pause, attempt = FIRST_PAUSE, 1
+        while isinstance(found := await give_out(), NotBegun):
+            times, attempt = call.void, attempt + 1
+            times[:] = [*times, *([] if found.at is None else [found.at])][-MAX_VOID:]
+            text = f"{call.title} was not begun, and waits: {found.reason}"
+            if attempt == 2:
+                self.run.log_event("CallWaits", reason=text)
+            await self.wait_for(call, WaitingCall(text, attempt, self.run.host.now() + pause))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        self.waiting.pop(call.name, None)
+        return found
+
+    async def wait_for_lost(self, call: GivenOut, text: str, attempt: int, until: float) -> None:
+        """Wait until a lost call is surely over. Raises as `wait_for`."""
+        self.run.log_event("CallWaits", reason=text)
+        await self.wait_for(call, WaitingCall(text, attempt, until))
+
+    async def wait_for(self, call: GivenOut, waiting: WaitingCall) -> None:
+        """Wait until its time has come. Raises OutOfTime if the call is `limited`, and
+        asyncio.CancelledError if it is `stoppable` and calls are held back."""
+        assert waiting.at is not None
+        run, self.waiting[call.name] = self.run, waiting
+        while not (call.stoppable and self.is_held):
+            now, caps = run.host.now(), run.suspension.ledger.caps
+            if now >= waiting.at:
+                self.waiting[call.name] = replace(waiting, at=None)
+                return
+            if call.limited and is_out_of_time(run.suspension, now):
+                raise OutOfTime(waiting.text)
+            site = call_site(run.identity, run.suspension, call.name, "", now)
+            left = site.seconds if call.limited else math.inf
+
+            def is_over(caps: object = caps) -> bool:
+                return (call.stoppable and self.is_held) or run.suspension.ledger.caps != caps
+
+            await run.host.wait(is_over, min(waiting.at - now, left or math.inf), waiting.text)
+        raise asyncio.CancelledError
