@@ -258,11 +258,11 @@ def cancelled_step(task: AgentTask, trace_id: str, *, now: float) -> Suspension:
 
 def broken(error: MachineError) -> Suspension:
     """The run as it ends because its machine broke a rule. Raises the error when nothing had begun."""
-    if error.step is None:
+    if error.suspension is None:
         raise error
-    step: Suspension = error.step
+    suspension: Suspension = error.suspension
     exit_ = Exit(reason="broken_rule", error=str(error), raises=type(error).__name__)
-    return replace(step, asked=None, breach=None, live=None, exit=exit_)
+    return replace(suspension, asked=None, breach=None, live=None, exit=exit_)
 
 
 def carried_step(program: Program, carry: Carry, version: str | None = None, *, now: float) -> Suspension:

@@ -418,8 +418,8 @@ def test_broken_rule_names_the_line(program: Program, function: Any, line: int, 
     place = f"{__file__}, line {function.__code__.co_firstlineno + line}, in {function.__name__}"
     assert (caught.value.place, str(caught.value)) == (place, f"{caught.value.text} ({place})")
     assert words in caught.value.problem
-    if caught.value.step is not None:
-        last = caught.value.step.records[-1]
+    if caught.value.suspension is not None:
+        last = caught.value.suspension.records[-1]
         assert last.error == last.reason == caught.value.problem
 
 
@@ -612,7 +612,7 @@ def test_rule_broken_on_the_way_to_the_fail_state_is_recorded() -> None:
     )
     with pytest.raises(UndeclaredAccess, match="machine itself") as broken:
         start(run, now=1)
-    assert broken.value.step.records[-1].event == "UndeclaredAccess"
+    assert broken.value.suspension.records[-1].event == "UndeclaredAccess"
 
 
 def test_closed_step_can_still_be_advanced() -> None:
@@ -699,7 +699,7 @@ def test_last_patch_writes_only_declared_fields() -> None:
 
     with pytest.raises(UndeclaredAccess, match="secret") as caught:
         close(start(machine(visit), now=1), "aborted", now=2)
-    ended = caught.value.step
+    ended = caught.value.suspension
     assert (ended.snapshot.context, ended.records[-1].event) == (Memory(), "UndeclaredAccess")
 
 

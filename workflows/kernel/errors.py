@@ -92,7 +92,7 @@ class DefinitionError(KernelError, ValueError):
 class MachineError(KernelError):
     """The machine broke a rule that it declared."""
 
-    step: Any = None
+    suspension: Any = None
     """The run as it was then (a `Suspension`), its last record naming the rule; None: nothing had begun."""
     place = ""
     """The author's line to look at, `FILE, line N, in FUNCTION`, once the rule ends the run; empty: there is

@@ -210,7 +210,7 @@ class _PlainRun(Generic[S, C]):
     @property
     def is_over(self) -> bool:
         """A terminal state is reached."""
-        return self.step.exit is not None
+        return self.suspension.exit is not None
 
     def take(self, event: Any) -> None:
         """Follow the first row that fits."""
@@ -222,7 +222,7 @@ class _PlainRun(Generic[S, C]):
         if row is None:
             self._unmatched(event, rows)
             return
-        if self.step.snapshot.transitions >= self.machine.max_transitions:
+        if self.suspension.snapshot.transitions >= self.machine.max_transitions:
             problem = f"{self.machine.max_transitions} transitions were made, and no more are allowed"
             raise LimitExceeded(self.machine.name, state_name(self.state), problem)
         self._call(self.machine._on_exit, self.state)
@@ -232,21 +232,21 @@ class _PlainRun(Generic[S, C]):
         values = {} if self.log is None else _values(self.context)
         reason = readable(str(getattr(event, "reason", "") or ""))
         self.unmatched, self.state = 0, row.target  # type: ignore[assignment]  # rows hold the caller's own states
-        self._adopt(advance(self.step, _Matched(row.happened(reason), values), now=0))
+        self._adopt(advance(self.suspension, _Matched(row.happened(reason), values), now=0))
 
     def _unmatched(self, event: Any, rows: list[_Row[C]]) -> None:
         self.unmatched += 1
         name = type(event).__name__
-        self._adopt(log_event(self.step, name, now=0, by="machine", reason="no row fits"))
+        self._adopt(log_event(self.suspension, name, now=0, by="machine", reason="no row fits"))
         if self.unmatched >= self.machine.max_unmatched:
             expected = " or ".join(row.event.__name__ for row in rows) or "nothing"
             problem = f"{name} came; {self.unmatched} events without a fitting row, expected {expected}"
             raise NoTransition(self.machine.name, state_name(self.state), problem)
 
-    def _adopt(self, step: Suspension) -> None:
-        self.step = step
+    def _adopt(self, suspension: Suspension) -> None:
+        self.suspension = suspension
         if self.log is not None:
-            self.log += [record for record in step.records if record.event != "Started"]
+            self.log += [record for record in suspension.records if record.event != "Started"]
 
     def _call(self, callbacks: Mapping[Enum, Callable[[C], object] | None], state: Enum) -> None:
         if callback := callbacks.get(state):

@@ -119,7 +119,7 @@ def _restored_context(machine: Machine, kept: Sequence[Record], state: str) -> t
 
 
 def rolled_back(  # noqa: PLR0913  # who, when and why beside where
-    step: Suspension,
+    suspension: Suspension,
     records: Sequence[Record],
     to_step: int,
     *,
@@ -136,17 +136,17 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
     Raises NotRestored for a step that the run does not have.
     """
     point = _checkpoint(records, to_step)
-    then = restored(step.program, [record for record in records if record.seq <= point.seq])
-    live = step.snapshot
+    then = restored(suspension.program, [record for record in records if record.seq <= point.seq])
+    live = suspension.snapshot
     unheard = [note for note in live.notes[max(live.heard, len(then.notes)) :] if not note.from_run]
     back = replace(
         then, seq=live.seq, branch=live.branch + 1, visit=live.visit, began=live.began,
         notes=(*then.notes, *unheard),
     )  # fmt: skip
-    transition = Transition(step.program, back, step.ledger, now)
+    transition = Transition(suspension.program, back, suspension.ledger, now)
     return transition.go_back(
         ROLLED_BACK, then, point.seq, live, by=by, reason=reason, about=about or {},
-        migrated=_is_older(step.program, records, point),
+        migrated=_is_older(suspension.program, records, point),
     )  # fmt: skip
 
 

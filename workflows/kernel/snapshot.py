@@ -207,9 +207,9 @@ class Suspension:
 _ANSWER: TypeAdapter[Any] = TypeAdapter(Answer | None)
 
 
-def dump(step: Suspension) -> JsonObject:
+def dump(suspension: Suspension) -> JsonObject:
     """The step's snapshot and ledger as JSON, for `load` in another process. Records are not in it."""
-    s = step.snapshot
+    s = suspension.snapshot
     ledger = s.entered.ledger
     moments: list[Any] = []
     for moment in s.moments:
@@ -229,9 +229,9 @@ def dump(step: Suspension) -> JsonObject:
         "notes": [message.model_dump(mode="json") for message in s.notes],
         "entered": _dump_facts(s.entered, Ledger()),
         "moments": moments,
-        "ledger": step.ledger.model_dump(mode="json"),
-        "reserved": step.reserved,
-        "breach": step.breach.model_dump(mode="json") if step.breach else None,
+        "ledger": suspension.ledger.model_dump(mode="json"),
+        "reserved": suspension.reserved,
+        "breach": suspension.breach.model_dump(mode="json") if suspension.breach else None,
     }
 
 

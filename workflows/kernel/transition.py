@@ -134,13 +134,14 @@ def load(program: Program, data: Mapping[str, Any]) -> Suspension:
     return replace(step, asked=transition.next_effect(), live=transition.live)
 
 
-def visit_again(step: Suspension) -> Iterator[Any]:
+def visit_again(suspension: Suspension) -> Iterator[Any]:
     """What the visit asks for over its answers, one after the other, and what it returns in the end, or the
     error that leaves it. Raises MachineError, as a visit does that asks for something else than before."""
-    transition = Transition(step.program, step.snapshot, step.ledger, step.snapshot.began)
-    moments = step.snapshot.moments
+    snapshot = suspension.snapshot
+    transition = Transition(suspension.program, snapshot, suspension.ledger, snapshot.began)
+    moments = snapshot.moments
     for number in range(len(moments) + 1):
-        transition.snapshot = replace(step.snapshot, moments=moments[:number])
+        transition.snapshot = replace(snapshot, moments=moments[:number])
         try:
             yield transition.next_effect()
         except StopIteration as ended:
@@ -151,30 +152,33 @@ def visit_again(step: Suspension) -> Iterator[Any]:
             return
 
 
-def advance(step: Suspension, answer: Any, *, now: float, effect: Effect[Any] | None = None) -> Suspension:
-    """Feed the answer to the effect that `step` asked for. Raises MachineError for a broken rule.
+def advance(
+    suspension: Suspension, answer: Any, *, now: float, effect: Effect[Any] | None = None
+) -> Suspension:
+    """Feed the answer to the effect that `suspension` asked for. Raises MachineError for a broken rule.
 
     `effect` is what was performed, where a message from a person has changed `step.effect` meanwhile.
     One step may be advanced several times: each gives the same for the same answer.
     """
-    effect, s = effect or step.effect, step.snapshot
+    effect, s = effect or suspension.effect, suspension.snapshot
     if effect is None or isinstance(effect, Interrupt):
         why = "the run is over" if effect is None else "the run is paused; `leave_interrupt` enters the state"
-        raise MachineError(step.program.machine.name, s.state, f"an answer came, but {why}")
-    if step.breach is not None:
+        raise MachineError(suspension.program.machine.name, s.state, f"an answer came, but {why}")
+    if suspension.breach is not None:
         raise MachineError(
-            step.program.machine.name, s.state, f"an answer came beyond the limit {step.breach}"
+            suspension.program.machine.name, s.state, f"an answer came beyond the limit {suspension.breach}"
         )
     answer = read_only(answer, ANSWER)
-    transition = Transition.of(step, now)
+    transition = Transition.of(suspension, now)
     transition.ledger = transition.ledger.charge(answer.cost)
     transition.answered += answered(effect, answer, s.place)
     failed = isinstance(answer, EffectFailed)
     if failed and answer.type == MODEL_REFUSED and isinstance(effect, AskModel) and effect.refusal == "ends":
         return _closed(transition, MODEL_REFUSED, answer.message, "kernel")
-    if isinstance(effect, AskModel) and isinstance(step.asked, AskModel) and not effect.beside and not failed:
+    asked = suspension.asked
+    if isinstance(effect, AskModel) and isinstance(asked, AskModel) and not effect.beside and not failed:
         # `Suspension.effect` has put people's messages into what the visit says: so many more were heard.
-        heard = s.heard + len(effect.say) - len(step.asked.say)
+        heard = s.heard + len(effect.say) - len(asked.say)
         transition.snapshot = replace(transition.snapshot, heard=heard)
         transition.say((*effect.say, answer.message))
         transition.thought = "" if effect.response_schema else answer.text
@@ -186,37 +190,37 @@ def advance(step: Suspension, answer: Any, *, now: float, effect: Effect[Any] | 
     return transition.run(transition.run_visit)
 
 
-def leave_interrupt(step: Suspension, *, now: float) -> Suspension:
+def leave_interrupt(suspension: Suspension, *, now: float) -> Suspension:
     """Enter the state that the run is paused before. Raises MachineError when it is not paused."""
-    if not step.snapshot.interrupted:
+    if not suspension.snapshot.interrupted:
         problem = "the run is not paused before this state"
-        raise MachineError(step.program.machine.name, step.snapshot.state, problem)
-    transition = Transition.of(step, now)
+        raise MachineError(suspension.program.machine.name, suspension.snapshot.state, problem)
+    transition = Transition.of(suspension, now)
     transition.snapshot = replace(transition.snapshot, interrupted=False, entered=transition.shown())
     return transition.run(transition.run_visit)
 
 
-def resume(step: Suspension, *, now: float) -> Suspension:
+def resume(suspension: Suspension, *, now: float) -> Suspension:
     """Ask for the pending effect again, as the ledger is now: after a top-up, or in another process."""
-    if step.exit is not None or step.snapshot.interrupted:
-        return replace(step, records=())
-    transition = Transition.of(step, now)
-    transition.ledger = transition.ledger.refund(step.reserved)
+    if suspension.exit is not None or suspension.snapshot.interrupted:
+        return replace(suspension, records=())
+    transition = Transition.of(suspension, now)
+    transition.ledger = transition.ledger.refund(suspension.reserved)
     return transition.run(transition.run_visit)
 
 
-def with_credit(step: Suspension, amounts: Mapping[str, float], *, now: float) -> Suspension:
+def with_credit(suspension: Suspension, amounts: Mapping[str, float], *, now: float) -> Suspension:
     """A top-up: caps raised by these amounts; the pending effect is checked against them again."""
-    return resume(replace(step, ledger=step.ledger.credit(amounts)), now=now)
+    return resume(replace(suspension, ledger=suspension.ledger.credit(amounts)), now=now)
 
 
-def with_caps(step: Suspension, caps: Mapping[str, float | None], *, now: float) -> Suspension:
+def with_caps(suspension: Suspension, caps: Mapping[str, float | None], *, now: float) -> Suspension:
     """New caps; None removes one. The pending effect is checked against them again."""
-    return resume(replace(step, ledger=step.ledger.capped(caps)), now=now)
+    return resume(replace(suspension, ledger=suspension.ledger.capped(caps)), now=now)
 
 
 def steer(
-    step: Suspension,
+    suspension: Suspension,
     message: Message,
     *,
     now: float,
@@ -226,16 +230,16 @@ def steer(
 ) -> Suspension:
     """A person's message: the next question brings it, also the pending one. No state is entered again.
     `not_begun` as in `log_event`."""
-    transition = Transition.of(step, now)
+    transition = Transition.of(suspension, now)
     transition.snapshot = replace(transition.snapshot, notes=(*transition.snapshot.notes, message))
     transition.log_event(
         STEERED, not_begun or {}, by=by, reason=message.content, about=about or {}, notes=(message,)
     )
-    return transition.same(step)
+    return transition.same(suspension)
 
 
 def log_event(  # noqa: PLR0913  # the parts of a record that a host may set
-    step: Suspension,
+    suspension: Suspension,
     event: str,
     *,
     now: float,
@@ -247,25 +251,25 @@ def log_event(  # noqa: PLR0913  # the parts of a record that a host may set
 ) -> Suspension:
     """Write something into the log; the pending effect stays. `not_begun`: what the ledger holds for calls
     that were not begun, and so are not spent."""
-    transition = Transition.of(step, now)
+    transition = Transition.of(suspension, now)
     transition.log_event(event, not_begun or {}, by=by, reason=reason, about=about or {}, error=error)
-    return transition.same(step)
+    return transition.same(suspension)
 
 
-def refuse(step: Suspension, *, now: float) -> Suspension:
+def refuse(suspension: Suspension, *, now: float) -> Suspension:
     """End the run because of the limit that the pending effect would pass."""
-    return close(step, "limit", now=now, error=str(step.breach or "a limit is reached"))
+    return close(suspension, "limit", now=now, error=str(suspension.breach or "a limit is reached"))
 
 
 def close(
-    step: Suspension, reason: str, *, now: float, error: str | None = None, by: str = "kernel"
+    suspension: Suspension, reason: str, *, now: float, error: str | None = None, by: str = "kernel"
 ) -> Suspension:
     """End the run where it is: abort, cancellation and limits need no row. `reason` is the exit reason.
 
     `Closed` is raised inside the visit; what it returns is the last patch. What was reserved for the
     pending effect stays spent.
     """
-    return _closed(Transition.of(step, now), reason, error, by)
+    return _closed(Transition.of(suspension, now), reason, error, by)
 
 
 def _closed(transition: Transition, reason: str, error: str | None, by: str) -> Suspension:
@@ -274,7 +278,7 @@ def _closed(transition: Transition, reason: str, error: str | None, by: str) -> 
     except MachineError as broken:
         transition.record_violation(broken)
         raise
-    return transition.step()
+    return transition.suspension()
 
 
 def closed_before_start(  # noqa: PLR0913  # as `start` and `close` together
@@ -287,7 +291,7 @@ def closed_before_start(  # noqa: PLR0913  # as `start` and `close` together
     snapshot = Snapshot(state, nothing, Conversation(), shown, nothing, float(now), 0, seq=seq)
     transition = Transition(program, snapshot, ledger, now)
     transition.log_event(CLOSED, {}, by=by, reason=f"{reason}: {error}")
-    return replace(transition.step(), exit=Exit(reason=reason, error=error))
+    return replace(transition.suspension(), exit=Exit(reason=reason, error=error))
 
 
 # -- one move -------------------------------------------------------------------------------------
@@ -319,24 +323,25 @@ class Transition:
         self.place = ""
 
     @classmethod
-    def of(cls, step: Suspension, now: float) -> Transition:
-        transition = cls(step.program, step.snapshot, step.ledger, now)
-        transition.asked, transition.exit, transition.breach = step.asked, step.exit, step.breach
-        if step.live is not None and step.live.fed == len(step.snapshot.moments):
-            transition.live = step.live  # it has gone on from exactly here, so it can go on now
+    def of(cls, suspension: Suspension, now: float) -> Transition:
+        transition = cls(suspension.program, suspension.snapshot, suspension.ledger, now)
+        transition.asked, transition.exit = suspension.asked, suspension.exit
+        transition.breach = suspension.breach
+        if suspension.live is not None and suspension.live.fed == len(suspension.snapshot.moments):
+            transition.live = suspension.live  # it has gone on from exactly here, so it can go on now
         return transition
 
-    def step(self) -> Suspension:
+    def suspension(self) -> Suspension:
         """What came of it."""
         return Suspension(
             self.program, self.snapshot, self.ledger, self.asked, self.exit, tuple(self.records), self.breach,
             self.live, self.place,
         )  # fmt: skip
 
-    def same(self, step: Suspension) -> Suspension:
+    def same(self, suspension: Suspension) -> Suspension:
         """The step as it was, with what was noted."""
         records = tuple(self.records)
-        return replace(step, snapshot=self.snapshot, ledger=self.ledger, records=records, place="")
+        return replace(suspension, snapshot=self.snapshot, ledger=self.ledger, records=records, place="")
 
     # moving
 
@@ -350,7 +355,7 @@ class Transition:
             except MachineError as error:
                 self.violated(error)
             if self.asked is not None or self.exit is not None:
-                return self.step()
+                return self.suspension()
             move = self.run_visit
 
     def run_visit(self) -> None:
@@ -564,7 +569,7 @@ class Transition:
         """Write the broken rule down; the error gets the run as it was then, and the author's line."""
         self.record(type(error).__name__, reason=error.problem, by="kernel", error=error.problem)
         error.place = self.place_of(error)
-        error.step = self.step()
+        error.suspension = self.suspension()
 
     def place_of(self, error: MachineError) -> str:
         """The author's line that broke the rule; empty: there is none."""
