@@ -337,7 +337,7 @@ def test_people_page_names_every_kind_of_request_and_record() -> None:
     assert {kind for row in rows for kind in re.findall(r"`(\w+)`", row)} == set(get_args(Kind))
     section = text[text.index("## What remains") : text.index("## Notices")]
     named = set(re.findall(r"`([A-Z]\w+)`", section))
-    rooms = (ROOT / "workflows", ROOT / "workflows" / "engine")
+    rooms = (ROOT / "workflows", ROOT / "workflows" / "engine", ROOT / "workflows" / "engine" / "calls")
     code = "".join(path.read_text() for room in rooms for path in room.glob("*.py"))
     logged = set(re.findall(r'log_event\(\s*"([A-Z]\w+)"', code)) | {"Paused", "Resumed"}
     assert {*get_args(EventName), *logged, STEERED, CLOSED, ROLLED_BACK, FORKED} == named

@@ -159,7 +159,8 @@ def test_machine_that_was_changed_is_named_with_what_to_do(data_dir: Path, tmp_p
 def test_run_whose_code_is_broken_since_is_still_read(cli: Cli, tmp_path: Path) -> None:
     """What it did is in the archive; where that lacks it, in its history."""
     agent, machine = agent_with(tmp_path, "reply.text", "gone")
-    assert cli("run", "--agent", agent, "--id", "gone", "Write.").code == 0
+    with running("run", "--agent", agent, "--id", "gone", "Write.", **cli.variables) as run:
+        assert run.wait(120) == 0  # a process of its own: this one would keep the module
     archive = Path(cli.variables["RATCHET_DATA_DIR"]) / "archive.db"
     for breaks in (lambda: machine.write_text("raise RuntimeError"), machine.unlink, archive.unlink):
         breaks()
