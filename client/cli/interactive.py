@@ -262,8 +262,10 @@ class Questions:
         """None: the log says how."""
         self._left: set[tuple[str, str]] = set()
         """Requests that this person cannot decide here, or will not now."""
-        self._shown = self._sending = self._leaves = False
-        """A question is on the screen; a decision is on its way; the person wants the shell back."""
+        self._asking: tuple[str, str] | None = None
+        """The request whose question is on the screen."""
+        self._sending = self._leaves = False
+        """A decision is on its way; the person wants the shell back."""
         self._news = asyncio.Event()
 
     def changed(self, request: Request) -> None:
@@ -285,7 +287,7 @@ class Questions:
             del self._open[key]
             self._closed[key] = None
             self._changed()
-            await self._until(lambda: not self._shown)
+            await self._until(lambda: self._asking != key)
 
     async def sent(self) -> None:
         """Wait until no decision of this person is on its way."""
@@ -322,7 +324,7 @@ class Questions:
     async def _ask_one(self, request: Request) -> None:
         """Ask until it is decided here or elsewhere, has changed, or the person leaves it."""
         key = request.run, request.id
-        self._shown = True
+        self._asking = key
         with self._view.still() as console:
             asking = asyncio.create_task(self._ask(request, console))
             asking.add_done_callback(lambda _: self._news.set())
@@ -344,7 +346,7 @@ class Questions:
                     head = f"it cannot be asked here ({_text_of(error)}); these commands decide it"
                     console.print(_commands(head, request))
                 self._left.add(key)
-        self._shown = False
+        self._asking = None
         self._changed()
 
     async def _ask(self, request: Request, console: Console) -> bool:
@@ -360,7 +362,8 @@ class Questions:
         what = plain(request.tool or request.kind)
         while self._is_current(request):
             # drawn again below whatever is printed meanwhile
-            typed = await self._terminal.line(f"{request.id} {what}? {letters}, and a comment if you like: ")
+            asks = f"did {what} take effect? {letters}" if request.kind == "outcome" else f"{what}? {letters}"
+            typed = await self._terminal.line(f"{request.id} {asks}, and a comment if you like: ")
             letter, _, text = (LATER if typed is None else typed).partition(" ")
             if letter.lower() == LATER:
                 console.print(_commands("it goes on waiting. From any terminal these decide it:", request))
@@ -401,7 +404,9 @@ class Questions:
             "reject": "why? (enter: no reason): ",
             "topup": f"how much more {counter}: ",
         }
-        if verb in prompts and not text:
+        if request.kind == "outcome":  # what it returned is no comment
+            prompts["answer"] = "what it returned: "
+        if verb in prompts and (not text or request.kind == "outcome"):
             typed = await self._terminal.line(prompts[verb])
             if typed is None or (not typed and verb != "reject"):
                 return None  # Ctrl-D takes the key back, too

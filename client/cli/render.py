@@ -71,7 +71,7 @@ _OF_A_KIND: dict[tuple[Kind, Verb], str] = {
     ("approval", "approve"): "approve: the tool is called",
     ("approval", "reject"): "reject: the tool is not called, and the model is told why",
     ("outcome", "answer"): "it took effect: say what the call returned",
-    ("outcome", "retry"): "it did not take effect: make the call now",
+    ("outcome", "retry"): "it did not take effect: make the call again",
     ("question", "abort"): "abort: the machine that asks is told to stop",
     ("stuck", "finish"): "finish: the run ends as stuck",
     ("escalation", "abort"): "abort: the machine that asks is told to stop",
@@ -81,8 +81,8 @@ KEYS: Sequence[tuple[str, Sequence[Verb]]] = (
     ("y", ("approve", "resume", "topup", "retry")), ("n", ("reject", "finish")), ("a", ("answer",)),
 )  # fmt: skip
 """Keys at a question on the terminal. A key means the first of its decisions that the request allows."""
-OUTCOME_KEYS: Sequence[tuple[str, Sequence[Verb]]] = (("y", ("answer",)), ("n", ("retry",)))
-"""Did the call take effect?"""
+OUTCOME_KEYS: Sequence[tuple[str, Sequence[Verb]]] = (("y", ("answer",)), ("r", ("retry",)))
+"""Did the call take effect? No `n`: of an approval it means that nothing is called."""
 _PLACEHOLDERS: dict[Verb, str] = {"answer": " <text>", "reject": " -m <why>", "edit": " [--args JSON]"}
 """What a person fills in; a shell refuses to take `<text>` for an answer."""
 SHORT, LONG, VALUE = 160, 480, 2_000

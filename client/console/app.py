@@ -47,7 +47,9 @@ def build(console: Console, names: Sequence[str] = LOCAL_NAMES) -> Guard:
             return Response(status_code=status)
         what = "There is no such page" if status == 404 else "The console cannot do that"
         detail = error.detail if isinstance(error, HTTPException) else "An unexpected error; the log has it."
-        return console.page(request, "error.html", title=what, status=status, error=detail)
+        page = console.page(request, "error.html", title=what, status=status, error=detail)
+        page.headers.update(getattr(error, "headers", None) or {})
+        return page
 
     routes = [
         route(path, handler, method)

@@ -135,7 +135,11 @@ class Sources:
     async def _read_log(self, run: str, known: _Known) -> None:
         since = len(known.records)
         try:
-            known.records += (await self._agents.log(run, since, full=True)).records
+            found = await self._agents.log(run, since, full=True)
+            if found.from_history and since:  # what the run itself has said stays; the rest is read again
+                known.problem = "no worker answers; the newest steps are not shown"
+            else:
+                known.records += found.records
         except StoreNotShared:
             with suppress(RatchetError):
                 known.records += await self._agents.records(run, since)

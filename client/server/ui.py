@@ -61,7 +61,7 @@ def check_page(
         values.setdefault(name, []).append(value)
     host = values.get("host", [])
     found = HOST.fullmatch(host[0]) if len(host) == 1 else None
-    if found is None or found[1].lower() not in names:
+    if found is None or found[1].lower() not in {name.lower() for name in names}:
         raise ValueError(f"it is open under the names {' and '.join(names)} alone")
     own = (f"http://{host[0]}", f"https://{host[0]}")  # https: behind a proxy
     asking = values.get("origin", [])

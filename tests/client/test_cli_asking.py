@@ -13,7 +13,7 @@ import pytest
 from client.server.embedded import EmbeddedServer
 from tests.client.commandline import Cli, agent_file, running
 
-PROMPT = r"\? [a-z/]+, and a comment if you like:"
+PROMPT = r"\?\s[a-z/]+,\s+and a comment if you like:"
 
 
 @pytest.fixture(scope="module")
@@ -100,20 +100,24 @@ def test_browser_decides_by_the_link_at_the_prompt(cli: Cli, tmp_path: Path) -> 
 
 
 def test_person_says_whether_a_call_took_effect(cli: Cli, tmp_path: Path) -> None:
-    """`n` makes it again. `y` wants what it returned: nothing is decided by one key that was not read."""
+    """`r` makes it again, `n` is nothing. `y` wants what it returned: no reflex decides."""
     path = Path(agent_file(tmp_path, "trip", more="approvals: {effects: {unsafe: never}}"))
     call = json.dumps({"line": "trip", "seconds": 2, "found": "unknown"})
     text = path.read_text().replace("mark_once", "book")
     path.write_text(text.replace(json.dumps(json.dumps({"line": "trip"}))[1:-1], json.dumps(call)[1:-1]))
     with cli.terminal("run", "--agent", str(path), "--id", "booked", "go") as terminal:
-        terminal.until(r"r1 outcome(?s:.*)y  it took effect(?s:.*)n  it did not(?s:.*)" + PROMPT)
+        terminal.until(r"r1 outcome(?s:.*)y  it took effect(?s:.*)r  it did not(?s:.*)" + PROMPT)
         terminal.type("n\r")
+        terminal.until(r"r  it did not(?s:.*)" + PROMPT)
+        terminal.type("r\r")
         terminal.until(r"r2 outcome(?s:.*)" + PROMPT)
         terminal.type("y\r")
-        terminal.until("your answer:")
+        terminal.until("what it returned:")
         terminal.type("\r")
         terminal.until(PROMPT)
-        terminal.type("y it was booked\r")
+        terminal.type("y looks right\r")
+        terminal.until("what it returned:")
+        terminal.type("it was booked\r")
         assert terminal.end() == 0
     decisions = cli("result", "booked", "--json").json["decisions"]
     assert [(one["outcome"], one["text"]) for one in decisions] == [

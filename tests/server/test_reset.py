@@ -288,3 +288,19 @@ async def test_reset_is_shown_with_who_how_far_and_what_stands(
         return [one.run_id for one in lines] == [last.run_id]
 
     await eventually(listed)
+
+
+async def test_run_that_was_reset_is_read_as_it_is_now(working: Client, settings: Settings) -> None:
+    """The archive has the end that it had before, under the same id."""
+    ends = settings.files_root / "reset.txt"
+    ends.touch()
+    run = await begin(working, task(calls(("mark", {"line": "again", "until": ends.name})), "done"))
+    await run.result()
+    agents = AgentClient(Connection(working, settings, "the test server", queues=(TASK_QUEUE,)))
+    assert (await agents.status(run.id)).exit_reason == "stop"
+    ends.unlink()
+    last = await reset(run, working, (await boundaries(run))[0])
+    await until(last, lambda status: status.doing.startswith("mark"))
+    assert (await agents.status(run.id)).doing.startswith("mark")
+    ends.touch()
+    assert (await last.result()).was_reset

@@ -52,11 +52,13 @@ class EarlyQuestions:
 
     def dump(self) -> JsonObject:
         """All that `load` needs, as JSON."""
-        return {"reply": self._reply.model_dump(mode="json") if self._reply else None}
+        reply = self._reply.model_dump(mode="json") if self._reply else None
+        return {"reply": reply, "dropped": self._dropped}
 
     def load(self, dump: Any) -> None:
         """Go on as the execution before. Raises ValueError for what is no dump."""
         self._reply = EarlyReply.model_validate(dump["reply"]) if dump["reply"] else None
+        self._dropped = int(dump["dropped"])
 
     def question_behind(
         self, name: str, effect: Effect[Any], suspension: Suspension, pending: PendingEffect, ask: Ask
