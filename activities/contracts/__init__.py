@@ -10,17 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from activities.contracts.activities import *  # noqa: F403
-    from activities.contracts.answers import *  # noqa: F403
-    from activities.contracts.characters import *  # noqa: F403
-    from activities.contracts.conversation import *  # noqa: F403
-    from activities.contracts.data import *  # noqa: F403
-    from activities.contracts.effects import *  # noqa: F403
-    from activities.contracts.errors import *  # noqa: F403
-    from activities.contracts.images import *  # noqa: F403
-    from activities.contracts.paths import *  # noqa: F403
-    from activities.contracts.patterns import *  # noqa: F403
-    from activities.contracts.read_only import *  # noqa: F403
+    from activities.contracts.activities import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.answers import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.characters import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.conversation import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.data import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.effects import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.errors import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.images import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.paths import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.patterns import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.read_only import *  # noqa: F403  # `__all__` there says which
 else:
     MODULES = (
         "activities", "answers", "characters", "conversation", "data", "effects", "errors", "images",

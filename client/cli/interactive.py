@@ -243,6 +243,14 @@ class _Announcer:
             notes().print(_commands(head, request))
 
 
+def _prompt(request: Request, letters: str) -> str:
+    """What stands before the cursor; behind the keys of an unknown outcome no comment is taken."""
+    what = plain(request.tool or request.kind)
+    if request.kind == "outcome":
+        return f"{request.id} did {what} take effect? {letters}: "
+    return f"{request.id} {what}? {letters}, and a comment if you like: "
+
+
 def _commands(head: str, request: Request) -> str:
     """The commands that decide a request, below a line that says why they are shown."""
     return "\n".join([head, *(f"  {one}" for one in decision_commands(request, request.run))])
@@ -358,12 +366,10 @@ class Questions:
         keys = keys_of(request)
         offered = self._offered(request)
         console.print(offered)
-        letters = "/".join([*keys, BROWSER, LATER])
-        what = plain(request.tool or request.kind)
+        prompt = _prompt(request, "/".join([*keys, BROWSER, LATER]))
         while self._is_current(request):
             # drawn again below whatever is printed meanwhile
-            asks = f"did {what} take effect? {letters}" if request.kind == "outcome" else f"{what}? {letters}"
-            typed = await self._terminal.line(f"{request.id} {asks}, and a comment if you like: ")
+            typed = await self._terminal.line(prompt)
             letter, _, text = (LATER if typed is None else typed).partition(" ")
             if letter.lower() == LATER:
                 console.print(_commands("it goes on waiting. From any terminal these decide it:", request))

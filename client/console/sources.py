@@ -62,6 +62,8 @@ class _Known:
     """Of the history when the log was read last."""
     task: AgentTask | None = None
     records: tuple[Record, ...] = ()
+    replayed: tuple[Record, ...] = ()
+    """Behind those, where no worker answered: what today's code wrote; the run may say otherwise."""
     result: RunResult | None = None
     status: RunStatus | None = None
     children: tuple[RunLine, ...] = ()
@@ -111,10 +113,10 @@ class Sources:
         if is_new or raw.pending_children:
             found, _ = await self._agents.list_page(list_filter(prefix=f"{run}/"), CHILDREN)
             known.children = tuple(line for line in found if line.progress != "continued")
-        if is_new:
+        if is_new or (known.replayed and known.status is not None):  # a worker answers again
             await self._read_log(run, known)
             known.length = description.history_length
-        view.task, view.records, view.result = known.task, known.records, known.result
+        view.task, view.records, view.result = known.task, known.records + known.replayed, known.result
         view.status = known.status if view.live else None
         view.children, view.problem = known.children, known.problem
         return view
@@ -136,13 +138,12 @@ class Sources:
         since = len(known.records)
         try:
             found = await self._agents.log(run, since, full=True)
-            if found.from_history and since:  # what the run itself has said stays; the rest is read again
-                known.problem = "no worker answers; the newest steps are not shown"
-            else:
+            known.replayed = found.records if found.from_history else ()
+            if not found.from_history:
                 known.records += found.records
         except StoreNotShared:
             with suppress(RatchetError):
-                known.records += await self._agents.records(run, since)
+                known.records, known.replayed = known.records + await self._agents.records(run, since), ()
         except RatchetError as error:
             known.problem = str(error)
 

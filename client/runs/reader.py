@@ -250,9 +250,10 @@ class RunReader:
             if isinstance(cause, ChainBroken) and cause.run[1] == known:
                 raise  # somebody changed it: that must not stay unsaid
             return False  # a run that Temporal knows needs no archive
-        if result is None or known is None or known != result.run_id:
-            return result is not None and known is None
-        return not (await self.describe(run)).is_running  # a run that was reset goes on under the same id
+        if result is None or known not in {None, result.run_id}:
+            return False
+        # a run that was reset goes on under the same id
+        return known is None or not (await self.describe(run)).is_running
 
     async def _archived_result(self, run: str) -> RunResult:
         """The result of a run that Temporal does not know, or that is over. Raises UnknownRun."""

@@ -14,6 +14,7 @@ from client.server.embedded import EmbeddedServer
 from tests.client.commandline import Cli, agent_file, running
 
 PROMPT = r"\?\s[a-z/]+,\s+and a comment if you like:"
+OUTCOME = r"take effect\?\s[a-z/]+:"
 
 
 @pytest.fixture(scope="module")
@@ -106,15 +107,15 @@ def test_person_says_whether_a_call_took_effect(cli: Cli, tmp_path: Path) -> Non
     text = path.read_text().replace("mark_once", "book")
     path.write_text(text.replace(json.dumps(json.dumps({"line": "trip"}))[1:-1], json.dumps(call)[1:-1]))
     with cli.terminal("run", "--agent", str(path), "--id", "booked", "go") as terminal:
-        terminal.until(r"r1 outcome(?s:.*)y  it took effect(?s:.*)r  it did not(?s:.*)" + PROMPT)
+        terminal.until(r"r1 outcome(?s:.*)y  it took effect(?s:.*)r  it did not(?s:.*)" + OUTCOME)
         terminal.type("n\r")
-        terminal.until(r"r  it did not(?s:.*)" + PROMPT)
+        terminal.until(r"r  it did not(?s:.*)" + OUTCOME)
         terminal.type("r\r")
-        terminal.until(r"r2 outcome(?s:.*)" + PROMPT)
+        terminal.until(r"r2 outcome(?s:.*)" + OUTCOME)
         terminal.type("y\r")
         terminal.until("what it returned:")
         terminal.type("\r")
-        terminal.until(PROMPT)
+        terminal.until(OUTCOME)
         terminal.type("y looks right\r")
         terminal.until("what it returned:")
         terminal.type("it was booked\r")
