@@ -18,7 +18,7 @@ __all__ = [
     "CodeChanged", "DuplicateRun", "MachineBug", "NoWorker", "RunNotBegun", "NotConfirmed", "RatchetError",
     "Refused", "RunFailed", "RunRefused", "ServerBusy", "ServerError", "StoreNotShared", "UnknownRun",
     "Unreachable", "Unreadable", "UsageError", "WorkersBusy", "clear_errors", "machine_bug", "no_worker",
-    "run_failed", "unknown_run", "unreachable",
+    "resume_command", "run_failed", "unknown_run", "unreachable",
 ]  # fmt: skip
 
 
@@ -224,17 +224,18 @@ def no_worker(where: str, queue: str = "", *, embedded: bool = False) -> NoWorke
     """
     from workflows.names import TASK_QUEUE
 
-    todo = "start a worker with `ratchet dev` or `python worker.py`"
-    if queue.startswith(f"{TASK_QUEUE}-"):
-        todo = "`ratchet run --resume` continues it"
-        if not embedded:
-            todo += (
-                f", without --address and TEMPORAL_ADDRESS (its task queue {queue!r} is its own; "
-                f"`python worker.py` polls {TASK_QUEUE!r})"
-            )
-    else:
-        todo += ", or continue interrupted runs with `ratchet run --resume`"
+    todo = f"{resume_command(embedded=embedded)} continues it"
+    if queue.startswith(f"{TASK_QUEUE}-") and not embedded:
+        todo = (
+            f"{resume_command(embedded=True)} continues it, without --address and TEMPORAL_ADDRESS (its task "
+            f"queue {queue!r} is its own; `python worker.py` polls {TASK_QUEUE!r})"
+        )
     return NoWorker(f"no worker serves this run at {where}, so it cannot go on or answer; {todo}")
+
+
+def resume_command(*, embedded: bool) -> str:
+    """The command that continues runs without a worker; `embedded`: their server is the directory's own."""
+    return f"`{'ratchet run --resume' if embedded else 'python worker.py'}`"
 
 
 def machine_bug(run_id: str, text: str, machine: str = "", state: str = "") -> MachineBug:

@@ -11,6 +11,7 @@ import typer
 
 from client.cli.options import CommonOptions, Json, command, moment
 from client.cli.output import note, print_lines, print_table
+from client.errors import UsageError
 from client.runs.costs import By, CostLine, all_spending, cost_lines
 from client.runs.words import counted, plain
 
@@ -22,6 +23,7 @@ app = typer.Typer(rich_markup_mode=None)
 @command(app)
 async def costs(
     common: CommonOptions,
+    run: Annotated[str | None, typer.Argument(hidden=True)] = None,
     by: Annotated[By, typer.Option("--by", help="One line for each of these; days are UTC.")] = "agent",
     since: Annotated[
         str | None,
@@ -33,6 +35,10 @@ async def costs(
 
     Exit code 1: the archive has runs whose log was changed; they are counted, and named on standard error.
     """
+    if run is not None:
+        raise UsageError(
+            f"costs takes no run, but sums up many; `ratchet show {plain(run)}` shows what one spent"
+        )
     begins = 0.0 if since is None else moment(since, datetime.now(UTC)).timestamp()
     async with common.runs() as runs:
         found = await all_spending(runs, timed=by == "day" or since is not None, note=note)

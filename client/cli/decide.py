@@ -22,7 +22,7 @@ from client.cli.app import COMMANDS
 from client.cli.inbox import open_requests
 from client.cli.interactive import confirm, person_here
 from client.cli.options import By, CommonOptions, Json, RunName, command, read_text
-from client.cli.typed import Draft, arguments_from, check_counter
+from client.cli.typed import Draft, arguments_from, check_counter, number_hint
 from client.errors import NotConfirmed, NoWorker, RatchetError, Refused, UsageError
 from client.history.checkpoints import source_of
 from client.keys import Signer, signer
@@ -183,14 +183,15 @@ async def edit(
 
     async def content(seen: AnyRequest) -> dict[str, Any]:
         if args is not None:
-            return {"text": comment, "arguments": arguments_from(args, "--args")}
+            arguments = arguments_from(args, "--args")
+            return {"text": comment, "arguments": arguments, "draft": number_hint()}
         if seen.arguments is None:
             raise UsageError(f"the arguments of {seen.id} are not known here; give all new ones with --args")
         draft = Draft(seen.arguments)
-        arguments = draft.edit()
-        if arguments is None:
+        edited = draft.edit()
+        if edited is None:
             raise NotConfirmed("nothing was changed, so nothing was decided")
-        return {"text": comment, "arguments": arguments, "draft": draft.sending()}
+        return {"text": comment, "arguments": edited, "draft": draft.sending()}
 
     return await _decide(common, how, run, request, "edit", content)
 
@@ -459,6 +460,8 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
         )
     fields = await content(seen)
     with fields.pop("draft", nullcontext()):
+        if fields.get("arguments") is not None and seen.tool is not None:  # what is shown is what is sent
+            fields["arguments"] = await client.fitted_arguments(run_id, seen.tool, fields["arguments"])
         decision = decision_from(seen, verb, **fields)
         # a summary means that no worker answered the query; an update would wait in vain as well
         signal = how.signal or (not isinstance(seen, Request) and await client.has_worker(run_id))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from client.cli import render
-from client.errors import NoWorker, Refused, StoreNotShared
+from client.errors import NoWorker, Refused, StoreNotShared, resume_command
 from client.runs.requests import AnyRequest, request_reason
 from workflows.people import RequestsPage
 
@@ -30,6 +30,7 @@ async def show_requests(client: AgentClient, run_id: str, *, as_json: bool) -> N
     children = [child.workflow_id for child in about.pending_children]
     requests, page = await open_requests(client, run_id)
     task = (await client.beginning(run_id)).task
+    sent = await client.waiting_decisions(run_id) if page is None else ()
     if as_json:
         rows = [
             {
@@ -39,7 +40,7 @@ async def show_requests(client: AgentClient, run_id: str, *, as_json: bool) -> N
             }
             for request in requests
         ]
-        render.print_json({"run": line, "children": children, "requests": rows})
+        render.print_json({"run": line, "children": children, "requests": rows, "sent": sent})
         return
     render.out().print(render.run_block(line, children, datetime.now(UTC), paused=bool(page and page.paused)))
     if page is None:
@@ -47,6 +48,10 @@ async def show_requests(client: AgentClient, run_id: str, *, as_json: bool) -> N
     for request in requests:
         render.out().print("\n", render.request_block(request, run_id, full=True, task=task), sep="")
         render.out().print("\n".join(f"  {one}" for one in render.decision_commands(request, run_id)))
+    for one in sent:
+        start = resume_command(embedded=client.ui is not None)
+        text = f"{one.request}: `{one.decision}` by {one.by or 'somebody'} was sent, and waits for a worker"
+        render.note(f"{text} ({start})")
     if not requests:
         does = "resume {} lets it go on" if line.waiting == "paused" else "watch {} follows it"
         render.note(f"it asks nothing now; ratchet {does.format(run_id)}")

@@ -13,13 +13,14 @@ import typer
 from client.cli import render
 from client.cli.lists import print_runs
 from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbose, command
-from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun
+from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, resume_command
 from client.runs.words import plain
 
 if TYPE_CHECKING:
     from client.history.resets import Reset
     from client.runs.listing import RunLine
     from client.runs.reader import RunReader
+    from workflows.api import RunStatus, StepLine
     from workflows.kernel.log import Record
 
 __all__ = ["app"]
@@ -52,17 +53,26 @@ async def show(
             if line is None:
                 raise
             problem = await _failure(client, line) or error
+            with suppress(RatchetError):  # its history cannot be replayed here: the list's line has to do
+                found["steps"] = await client.steps(run_id)
     if as_json:
         render.print_json(found)
-    elif problem is None:
-        render.out().print(
-            render.status_block(line, found["status"]), *map(render.reset_block, found["resets"])
-        )
-        render.out().print(render.steps_table(found["steps"]) if found["steps"] else "")
-    elif line is not None:
-        print_runs([line], datetime.now(UTC))
+    else:
+        _print_run(**found)
     if problem is not None:
         render.note(str(problem))
+
+
+def _print_run(
+    run: RunLine | None, status: RunStatus | None, steps: Sequence[StepLine] | None, resets: Sequence[Reset]
+) -> None:
+    """Print what is known of a run; without a status what a list shows of it."""
+    if status is not None:
+        render.out().print(render.status_block(run, status), *map(render.reset_block, resets))
+    elif run is not None:
+        print_runs([run], datetime.now(UTC))
+    if status is not None or steps:
+        render.out().print(render.steps_table(steps) if steps else "")
 
 
 async def _show_step(common: CommonOptions, run: str, step: int, as_json: bool) -> None:
@@ -196,7 +206,9 @@ async def cancel(
             f"`ratchet cancel {run_id} --force` ends it now, without a result"
         ))  # fmt: skip
     if not has_worker:
-        typer.echo("no worker runs; it stops when one does (`ratchet run --resume`)")
+        typer.echo(
+            f"no worker runs; it stops when one does: {resume_command(embedded=client.ui is not None)}"
+        )
 
 
 def _print_log(records: Sequence[Record], resets: list[Reset], *, full: bool) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from client.sdk.sending import SentSignal
     from workflows.kernel.log import Record
 
-__all__ = ["Listener", "Questions", "Terminal", "confirm", "listening", "person_here"]
+__all__ = ["LeftForLater", "Listener", "Questions", "Terminal", "confirm", "listening", "person_here"]
 
 BROWSER, LATER = "b", "l"
 CLOSING = ("Decided", "Expired", "Withdrawn")
@@ -58,6 +58,10 @@ CLOSED_SECONDS = 3.0
 
 
 # -- the terminal --------------------
+
+
+class LeftForLater(asyncio.CancelledError):
+    """The command is cancelled because the person wants the shell back."""
 
 
 class _Interrupted(Exception):
@@ -199,6 +203,8 @@ async def listening(client: AgentClient, view: LiveView | None, run: str) -> Asy
             await questions.sent()
         except asyncio.CancelledError:
             questions.print_commands()
+            if questions.leaves:
+                raise LeftForLater from None
             raise
         finally:
             await _cancel(task)
@@ -272,8 +278,10 @@ class Questions:
         """Requests that this person cannot decide here, or will not now."""
         self._asking: tuple[str, str] | None = None
         """The request whose question is on the screen."""
-        self._sending = self._leaves = False
-        """A decision is on its way; the person wants the shell back."""
+        self._sending = False
+        """A decision is on its way."""
+        self.leaves = False
+        """The person wants the shell back."""
         self._news = asyncio.Event()
 
     def changed(self, request: Request) -> None:
@@ -311,7 +319,7 @@ class Questions:
         while True:
             await self._until(lambda: bool(self._open.keys() - self._left))
             await self._ask_one(next(one for key, one in self._open.items() if key not in self._left))
-            if self._leaves and self._left >= self._open.keys():
+            if self.leaves and self._left >= self._open.keys():
                 await _interrupt()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
@@ -372,13 +380,15 @@ class Questions:
             typed = await self._terminal.line(prompt)
             letter, _, text = (LATER if typed is None else typed).partition(" ")
             if letter.lower() == LATER:
-                console.print(_commands("it goes on waiting. From any terminal these decide it:", request))
-                self._leaves = True
+                console.print(
+                    _commands("the request stays open. From any terminal these decide it:", request)
+                )
+                self.leaves = True
                 return False
             if letter.lower() == BROWSER:
                 console.print(await self._console(), soft_wrap=True)
             elif (verb := keys.get(letter.lower())) is None:
-                console.print(offered)
+                console.print(_no_key(letter), offered, sep="")
             elif self._is_current(request):
                 decided = await self._take(request, verb, text.strip(), console)
                 if decided is not None:
@@ -454,6 +464,12 @@ class Questions:
             who = ", ".join(request.approvers)
             return plain(f"{who} may decide it, you are {name or 'nobody'} (see RATCHET_BY); elsewhere:")
         return ""
+
+
+def _no_key(letter: str) -> Text:
+    """The line above the keys, after another one was typed."""
+    typed = plain(letter if len(letter) <= 20 else f"{letter[:20]}…")
+    return Text(f"{typed!r} is none of the keys, which are these:\n" if letter else "", style="red")
 
 
 def _change(now: Request) -> str:

@@ -49,9 +49,10 @@ async def list_runs(
     """List runs, newest first."""
     now = datetime.now(UTC)
     filters = {**asdict(which), "since": None if which.since is None else moment(which.since, now)}
-    async with common.runs() as client:
-        lines = await client.list(**filters, limit=limit or None)
-        known = await client.count(**filters) if len(lines) == limit else len(lines)
+    async with common.runs() as runs:
+        lines = await runs.list(**filters, limit=limit or None)
+        known = await runs.count(**filters) if len(lines) == limit else len(lines)
+        problem = "" if as_json else await runs.missing_worker(lines)
     if as_json:
         print_lines(lines)
     elif lines:
@@ -60,6 +61,8 @@ async def list_runs(
         note(f"the newest {len(lines)} of {known:,} runs; --limit 0 lists all")
     elif not lines and not as_json:
         note("no runs")
+    if problem:
+        note(problem)
 
 
 @command(app)
@@ -77,6 +80,7 @@ async def inbox(
         return
     async with common.runs() as runs:
         lines = await runs.inbox()
+        problem = "" if as_json else await runs.missing_worker(lines)
     if as_json:
         print_lines(lines)
     elif lines:
@@ -84,6 +88,8 @@ async def inbox(
         note("`ratchet inbox RUN` shows all that a run asks, and the commands that decide it")
     else:
         note("no run waits for anybody; `ratchet list` shows all runs")
+    if problem:
+        note(f"{problem}, and then decisions that were sent take effect")
 
 
 def print_runs(lines: Iterable[RunLine], now: datetime) -> None:

@@ -234,7 +234,7 @@ class _Blocks:
             yield from self._result(call)
         yield from self._say(reading.thought.strip())
         if record.by == "machine":
-            yield from self._say(reading.words.strip())
+            yield from self._say(reading.new_words.strip())
         yield from self._wanted_call(reading)
         if record.by != "machine":
             yield from self._remark(record)

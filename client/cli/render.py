@@ -186,7 +186,7 @@ def record_block(
     marks += [f"{took:.1f} s"] if took >= 0.05 else []
     marks += [f"so far {now}"] if now and (before is None or now != spent(before.counters)) else []
     block.append(f"   {' · '.join(marks)}" if marks else "", style="dim")
-    for words in (reading.thought, record.reason if reason else ""):
+    for words in (reading.thought, reading.new_words if reason else ""):
         block.append(_beginning(words) if words else "")
     for call in reading.calls:
         block.append(_beginning(call.title, "→ "), style="cyan")
@@ -256,19 +256,20 @@ def result_text(result: RunResult, console: Console) -> list[Text]:
 def status_block(line: RunLine | None, status: RunStatus) -> Table:
     """Where a run is, as names and values."""
     run = line.id if line else "RUN"
+    over = status.exit_reason or ("yes" if status.finished else "")
     rows = {
         "run": line.id if line else "",
         "goal": line.goal if line else "",
         "agent": f"{status.agent} (machine {status.machine} {status.machine_version})",
-        "state": status.state,
+        "state": "" if over else status.state,
         "step": str(status.step),
         "doing": "" if status.finished else status.doing,
         "failing": status.failing or "",
         "next try": _next_try(status.attempt, status.next_try) if status.failing else "",
         "paused call": "\n".join(status.paused_calls),
         "child runs": "\n".join(status.children),
-        "progress": _progress(run, line, status),
-        "exit": status.exit_reason or "",
+        "progress": "" if over else _progress(run, line, status),
+        "over": f"{over}{_ended(line, status)}" if over else "",
         "answer": status.answer or "",
         "why": status.error or "",
         "spent in all": spent(status.counters),
@@ -287,10 +288,16 @@ def _next_try(attempt: int, at: float | None) -> str:
     return f"attempt {attempt}, {'under way' if at is None else time_left(at, time.time())}"
 
 
+def _ended(line: RunLine | None, status: RunStatus) -> str:
+    """When a run ended, and how Temporal shows that where it is no plain end."""
+    at = f", {clock(datetime.fromtimestamp(status.finished, UTC))}" if status.finished else ""
+    return f"{at}, {line.progress} in Temporal" if line and line.progress != "completed" else at
+
+
 def _progress(run: str, line: RunLine | None, status: RunStatus) -> str:
     """Whether it runs; of a run that waits: since when, until when, and the command that shows more."""
-    if status.finished or not status.waiting:
-        return line.progress if line else "finished" if status.finished else "running"
+    if not status.waiting:
+        return line.progress if line else "running"
     words = "paused" if status.waiting == "paused" else f"waits for a person: {status.waiting}"
     if line and line.waiting_since:
         words += f" since {clock(line.waiting_since)}"
@@ -434,7 +441,7 @@ def next_step(
 ) -> str:
     """What the person may do next, on one line; `others` are requests that are still open."""
     if not isinstance(done, Decided | CommandDone):
-        return f"`ratchet log {run_id}` shows what became of it; `ratchet dev` starts a worker"
+        return f"`ratchet log {run_id}` shows what became of it"
     if isinstance(done, Decided) and done.outcome == "open":
         return f"`ratchet inbox {run_id}` shows who has decided so far, and who may"
     if "abort" in (done.command if isinstance(done, CommandDone) else done.outcome):

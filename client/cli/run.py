@@ -18,7 +18,7 @@ from activities.contracts import MaterialRef
 from client.agents.agentfile import SCRIPTED, Choice
 from client.agents.catalog import Catalog, check_key, check_servers
 from client.cli import render
-from client.cli.interactive import listening
+from client.cli.interactive import LeftForLater, listening
 from client.cli.live import LiveView, heartbeats
 from client.cli.options import (
     INTERRUPTED,
@@ -40,6 +40,7 @@ from client.errors import (
     Unreadable,
     UsageError,
     clear_errors,
+    resume_command,
 )
 from client.history.recorded import beginning_of
 from client.keys import signer
@@ -294,14 +295,14 @@ async def start(
             )
         if has_worker:
             await _until_begun(client, begun[0])
-    except asyncio.CancelledError:
-        return _interrupted(begun, stays=stays)
+    except asyncio.CancelledError as end:
+        return _interrupted(begun, end, stays=stays)
     if starting.as_json:
         render.print_json({"id": begun[0]}, indent=None)
     else:
         typer.echo(plain(begun[0]))
     if not has_worker:
-        render.note("no worker runs; `ratchet run --resume` or `ratchet dev` continues it")
+        render.note(f"no worker runs; {resume_command(embedded=client.ui is not None)} continues it")
     return 0
 
 
@@ -396,16 +397,18 @@ def _introduce(client: AgentClient, task: AgentTask) -> None:
     render.note(f"Temporal {client.where}")
 
 
-def _interrupted(runs: Sequence[str], *, stays: bool = False) -> int:
+def _interrupted(runs: Sequence[str], end: asyncio.CancelledError, *, stays: bool = False) -> int:
+    """Say how the runs go on that this command followed; its exit code."""
     names = plain(", ".join(runs))
+    why = "left for later" if isinstance(end, LeftForLater) else "interrupted"
     if runs and stays:
         render.note(
-            f"interrupted; {names} continues at its worker elsewhere: `ratchet watch {names}` follows it, "
+            f"{why}; {names} continues at its worker elsewhere: `ratchet watch {names}` follows it, "
             f"`ratchet cancel {names}` stops it"
         )
     elif runs:
         kept = "is" if len(runs) == 1 else "are"
-        render.note(f"interrupted; {names} {kept} kept. `ratchet run --resume` or `ratchet dev` continues")
+        render.note(f"{why}; {names} {kept} kept. {resume_command(embedded=True)} continues")
     return INTERRUPTED
 
 
@@ -507,8 +510,8 @@ async def _resume_all(common: CommonOptions, choice: Choice, how: Starting) -> i
                         render.note(str(error))
                         codes.append(error.exit_code)
             return max(codes)
-    except asyncio.CancelledError:
-        return _interrupted(running)
+    except asyncio.CancelledError as end:
+        return _interrupted(running, end)
 
 
 def _in_turn(lines: Sequence[RunLine]) -> list[str]:

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from activities.contracts import JsonObject
 from client.agents.yaml import parse
 from client.cli.render import note, notes
-from client.errors import UsageError
+from client.errors import RatchetError, UsageError
 from client.runs.words import plain
 from workflows.kernel.canonical import canonical
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from client.runs.listing import RequestSummary
     from workflows.people import Request
 
-__all__ = ["Draft", "arguments_from", "check_counter"]
+__all__ = ["Draft", "arguments_from", "check_counter", "number_hint"]
 
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 _NUMBER_EXPECTED = re.compile(r"is not of type '(integer|number)'")
@@ -72,7 +72,7 @@ class Draft:
     @contextmanager
     def sending(self) -> Iterator[None]:
         """The body sends what was edited; without an error the file is removed."""
-        with self._kept_after_an_error():
+        with self._kept_after_an_error(), number_hint():
             yield
         if self._path is not None:
             self._path.unlink(missing_ok=True)
@@ -83,8 +83,6 @@ class Draft:
             yield
         except BaseException as error:
             self._keep()
-            if found := _NUMBER_EXPECTED.search(str(error)):
-                note(f'write an argument of type {found[1]} without quotes: 4800, not "4800"')
             if isinstance(error, OSError | UnicodeError):
                 problem = f"the file of the editor cannot be used, so nothing was decided: {error}"
                 raise UsageError(f"{problem}; save it as UTF-8, or use --args") from error
@@ -97,6 +95,17 @@ class Draft:
                 notes().print(f"your text is kept in {plain(str(self._path))}", soft_wrap=True)
             elif self._path is not None:
                 self._path.unlink()
+
+
+@contextmanager
+def number_hint() -> Iterator[None]:
+    """The body sends arguments; if a text stands where the tool takes a number, say how one is written."""
+    try:
+        yield
+    except RatchetError as error:
+        if found := _NUMBER_EXPECTED.search(str(error)):
+            note(f"an argument of type {found[1]} is written as a bare number, such as 4800")
+        raise
 
 
 def arguments_from(text: str, source: str) -> JsonObject:
@@ -120,7 +129,8 @@ def arguments_from(text: str, source: str) -> JsonObject:
         return _OBJECT.validate_python(value, strict=True)
     except ValidationError as error:
         raise UsageError(
-            f"{source}: expected an object of arguments as JSON or YAML, got {value!r:.80}"
+            f"{source}: expected an object of arguments as JSON or YAML, such as "
+            f'\'{{"account": "17", "cents": 4800}}\', got {value!r:.80}'
         ) from error
 
 

@@ -65,9 +65,8 @@ def _offer(console: Console, name: str, path: Path) -> _Offer:
     loaded = console.agents.connection.settings.modules
     if missing := [module for module in agent.modules if module not in loaded]:
         files = ", ".join(Path(one).name for one in missing)
-        return _Offer(
-            name, path, agent, f"The worker has not loaded {files}: start `ratchet dev --agent {name}`."
-        )
+        problem = f"No worker here has loaded {files}: start `ratchet dev --agent {name}`."
+        return _Offer(name, path, agent, problem)
     takes = any(one.name == agent.machine and one.takes_material for one in console.catalog.machines)
     return _Offer(name, path, agent, takes_material=takes)
 

@@ -56,6 +56,12 @@ class Reading:
     """What the machine adds."""
 
     @property
+    def new_words(self) -> str:
+        """What the machine adds; empty where it repeats the thought, or what came of a call."""
+        shown = {self.thought, *(text for call in self.calls for text in (call.result, call.text))}
+        return "" if self.words.strip() in {text.strip() for text in shown} else self.words
+
+    @property
     def plan(self) -> str:
         """The calls that come next, as a person would write them."""
         return "; ".join(one.title for one in self.asked)

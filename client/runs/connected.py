@@ -30,6 +30,7 @@ from client.errors import (
     RunNotBegun,
     StoreNotShared,
     UnknownRun,
+    WorkersBusy,
     clear_errors,
     machine_bug,
     no_worker,
@@ -99,9 +100,10 @@ class ConnectedReader(RunReader):
 
     async def has_worker(self, run: str | None = None) -> bool:
         """A worker polls the task queue of this run; default: the one that all share."""
-        return await self._is_polled(TASK_QUEUE if run is None else (await self.description(run)).task_queue)
+        return await self.is_polled(TASK_QUEUE if run is None else (await self.description(run)).task_queue)
 
-    async def _is_polled(self, queue: str) -> bool:
+    async def is_polled(self, queue: str) -> bool:
+        """A worker polls this task queue."""
         if queue in self.connection.queues:
             return True
         async with clear_errors(self.where):
@@ -264,9 +266,11 @@ class ConnectedReader(RunReader):
                     return answer
             except WorkflowQueryFailedError as error:
                 await self._check_begins(run, error, is_late=time.monotonic() > until)
-            except NoWorker:
+            except NoWorker as error:
                 await self._check_bug(run)
-                raise
+                if isinstance(error, WorkersBusy):
+                    raise
+                raise await self._no_worker(run) from error
             await asyncio.sleep(BEGIN_SECONDS)
 
     async def _check_begins(self, run: str, error: WorkflowQueryFailedError, *, is_late: bool) -> None:
@@ -310,9 +314,13 @@ class ConnectedReader(RunReader):
 
     async def _check_worker(self, run: str) -> None:
         """Raise NoWorker; UnknownRun where that is the reason."""
+        if not await self.has_worker(run):
+            raise await self._no_worker(run)
+
+    async def _no_worker(self, run: str) -> NoWorker:
+        """The error for a run that no worker serves."""
         queue = (await self.description(run)).task_queue
-        if not await self._is_polled(queue):
-            raise no_worker(self.where, queue, embedded=self.ui is not None)
+        return no_worker(self.where, queue, embedded=self.ui is not None)
 
     # -- following --------------------
 

@@ -90,6 +90,18 @@ class RunFiles:
             return running_server(self._home) is not None
         return False
 
+    def is_used(self) -> bool:
+        """Some command uses the server now, and may be a worker. After `kill -9` of all of them the server
+        lives on, and nothing works."""
+        try:
+            with (self._home / "users.lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
     def _read(self, query: str, made: Callable[[tuple[Any, ...]], T], **values: Any) -> list[T] | None:
         """What is made of the rows of a query; None: ask the server."""
         path = self._home / DATABASE

@@ -21,7 +21,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
-from client.errors import NoWorker, RatchetError, Refused, UnknownRun, UsageError, no_worker, unknown_run
+from client.errors import (
+    NoWorker,
+    RatchetError,
+    Refused,
+    UnknownRun,
+    UsageError,
+    no_worker,
+    resume_command,
+    unknown_run,
+)
 from client.runs.archived import ArchivedRuns
 from client.runs.files import RunFiles
 from client.runs.listing import Filter, RunLine, run_with_short_id
@@ -170,6 +179,22 @@ class RunReader:
             "the runs"
         )
 
+    async def missing_worker(self, lines: Iterable[RunLine]) -> str:
+        """A sentence where it is known at once that no worker serves any of these runs; else empty."""
+        queues = {line.task_queue for line in lines if line.is_running}
+        if self._files:
+            works, embedded = self._files.is_used(), True
+        else:
+            server = await self.server()
+            works, embedded = False, server.ui is not None
+            for queue in queues:
+                works = works or await server.is_polled(queue)
+        return (
+            ""
+            if works or not queues
+            else f"no worker runs; {resume_command(embedded=embedded)} continues what is not over"
+        )
+
     # -- what came out, and how --------------------
 
     async def result(self, run: str) -> RunResult:
@@ -215,10 +240,10 @@ class RunReader:
         return RunLog(tuple(record for record in found if record.seq >= since), from_history=True)
 
     async def steps(self, run: str) -> tuple[StepLine, ...]:
-        """What a run did, one line for each step that holds."""
+        """What a run did, one line for each step that holds; as `log` where no worker answers."""
         from workflows.queries import steps_of
 
-        return steps_of(await self.records(run))
+        return steps_of((await self.log(run)).records)
 
     # -- who tells it --------------------
 
@@ -228,7 +253,7 @@ class RunReader:
         known = await self.first_run_id(run)
         if known is None or await self._has_end(run, known):
             return None
-        if self._files and (line := await self.describe(run)).is_running and not self._files.is_served():
+        if self._files and (line := await self.describe(run)).is_running and not self._files.is_used():
             raise no_worker(self.where, line.task_queue, embedded=True)
         return await self.server()
 

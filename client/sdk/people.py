@@ -9,6 +9,9 @@ from contextlib import aclosing, suppress
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from pydantic import ValidationError
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 
 from activities.contracts import JsonObject
 from client.agents.yaml import problem_text
@@ -20,6 +23,7 @@ from client.errors import (
     UnknownRun,
     UsageError,
     clear_errors,
+    resume_command,
 )
 from client.keys import Signer
 from client.runs.attributes import requests_in_memo
@@ -154,6 +158,31 @@ class RunCommander(ConnectedReader):
         """The oldest five open requests in short; needs no worker."""
         return await requests_in_memo(await self.description(run))
 
+    async def waiting_decisions(self, run: str) -> tuple[Decision, ...]:
+        """Decisions that were sent as signals and that no worker has taken yet, oldest first.
+
+        Needs no worker. Only the newest 100 events of the history are read; what cannot be read here is
+        left out.
+        """
+        wanted = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=self.temporal.namespace,
+            execution=WorkflowExecution(workflow_id=run),
+            maximum_page_size=100,
+        )
+        async with clear_errors(self.where, run):
+            service = self.temporal.workflow_service
+            newest = (await service.get_workflow_execution_history_reverse(wanted)).history.events
+        found: list[Decision] = []
+        for event in newest:
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                break
+            signal = event.workflow_execution_signaled_event_attributes
+            if signal.signal_name == "decide":
+                with suppress(Exception):  # anybody may send anything, and encrypt it
+                    payloads = signal.input.payloads
+                    found += await self.temporal.data_converter.decode(payloads, [Decision])
+        return tuple(reversed(found))
+
     async def request(self, run: str, request_id: str) -> Request | RequestSummary:
         """One request by its id, open or closed lately; in short when the run cannot answer.
 
@@ -284,17 +313,31 @@ class RunCommander(ConnectedReader):
         name: MessageName = "decide" if isinstance(body, Decision) else "command"
         async with clear_errors(self.where, run):
             if signal:
-                why = "sent as a signal"
+                text = "sent as a signal; it takes effect when a worker takes it"
             elif not await self.has_worker(run):
-                why = "sent; no worker runs now"
+                start = resume_command(embedded=self.ui is not None)
+                text = f"sent, but no worker runs: it takes effect when one does ({start})"
             else:
                 try:
                     return await by_update(self.temporal, run, name, body, answer)
                 except NoAnswer:
-                    why = "sent; no worker took it at once"
+                    text = "sent; no worker took it in time, so it takes effect when one does"
             if isinstance(body, Decision):
                 await self._check_arguments(run, body)
-            return await by_signal(self.temporal, run, name, body, why)
+            return await by_signal(self.temporal, run, name, body, text)
+
+    async def fitted_arguments(self, run: str, tool: str, arguments: JsonObject) -> JsonObject:
+        """The arguments as the run brings them to the tool's schema; as they are where that cannot be known
+        here, or they do not fit: then the run refuses them."""
+        from client.history.recorded import recorded_tools
+        from workflows.gate.arguments import arguments_for
+
+        with suppress(RatchetError):
+            async with clear_errors(self.where, run):
+                spec = (await recorded_tools(self.temporal, run)).get(tool)
+            fitted = arguments_for(spec, arguments) if spec is not None else arguments
+            return arguments if isinstance(fitted, str) else fitted
+        return arguments
 
     async def _check_arguments(self, run: str, decision: Decision) -> None:
         """Raise Refused for arguments that the run would refuse in its log alone, when it takes the signal.

@@ -93,12 +93,11 @@ async def by_update(
 
 
 async def by_signal(
-    temporal: Client, run: str, name: MessageName, body: Decision | Command, why: str
+    temporal: Client, run: str, name: MessageName, body: Decision | Command, text: str
 ) -> SentSignal:
-    """Send the same as a signal; `why` begins the text for a person. Raises RPCError."""
+    """Send the same as a signal; `text` says to a person why, and when it takes effect. Raises RPCError."""
     await _without_store(temporal).get_workflow_handle(run).signal(name, body)
     sent: JsonObject = body.model_dump(mode="json", exclude_defaults=True)
-    text = f"{why}; it takes effect when a worker takes it, and the log records what cannot be used"
     return SentSignal(run=run, message=name, id=body.id, body=sent, text=text)
 
 

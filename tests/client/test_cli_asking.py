@@ -134,6 +134,8 @@ def test_machines_question_offers_exactly_what_it_takes(cli: Cli) -> None:
         assert re.findall(r"^ +(\w)  (\w+)", offered, re.MULTILINE) == [
             ("y", "approve"), ("n", "reject"), ("b", "in"), ("l", "later"),
         ]  # fmt: skip
+        terminal.type("yes\r")
+        terminal.until("'yes' is none of the keys(?s:.*)" + PROMPT)
         terminal.type("n not now\r")
         terminal.until(r"r2 question(?s:.*)" + PROMPT)
         assert cli("approve", "desk").code == 0
@@ -152,12 +154,16 @@ def test_interrupt_leaves_the_run_waiting_and_names_the_command(cli: Cli, tmp_pa
         terminal.type("\x03")
         terminal.until("ratchet approve kept r1")
         assert terminal.end() == 130
-        assert "`ratchet run --resume` continues it" in cli("show", "kept").err
+        waiting = cli("show", "kept")
+        assert "`ratchet run --resume` continues it" in waiting.err
+        assert [one["step"] for one in cli("show", "kept", "--json").json["steps"]] == [1]
         shown = cli("log", "kept")  # no worker runs now
         assert "replayed" in shown.err
         assert ("Requested" in shown.out, "1 tool call" in shown.out) == (True, False)
         sent = cli("approve", "kept", "--json")
         assert sent.json["sent"]["body"]["decision"] == "approve"
+        assert "no worker runs: it takes effect when one does (`ratchet run --resume`)" in sent.out
+        assert "r1: `approve` by Ada was sent, and waits for a worker" in cli("inbox", "kept").err
         resumed = cli("run", "--resume", "--json")
         assert "ratchet inbox kept" in resumed.err
         assert resumed.lines[-1]["decisions"][0]["by"] == ["Ada"]
@@ -171,6 +177,7 @@ def test_resumed_run_shows_its_log_before_what_it_asks(cli: Cli, tmp_path: Path)
         terminal.until(r"mark_once(?s:.*)r1 approval   run later(?s:.*)" + PROMPT)
         terminal.type("l\r")
         terminal.until("ratchet approve later r1")
+        terminal.until("left for later; later is kept. `ratchet run --resume` continues")
         assert terminal.end() == 130
     assert terminal.shown.count("ratchet approve later r1") == 1
     assert "while this command or `ratchet dev` runs: http://" in terminal.shown

@@ -212,6 +212,18 @@ def test_call_of_any_machine_is_shown_with_its_result_and_what_the_machine_says(
     )
 
 
+def test_words_that_repeat_what_was_said_or_returned_are_shown_once() -> None:
+    found = shown(
+        [
+            STARTED,
+            record("write", "Written", "send", 1, **said("It is late."), reason="It is late."),
+            record("send", "Rejected", "write", 1, answered=made(('send(text="a")', "no"), error="rejected"),
+                   reason="no"),
+        ]
+    )  # fmt: skip
+    assert found.startswith('\n  1  It is late.\n     → send(text="a")\n       rejected: no\n\n✓ done')
+
+
 def test_failed_call_is_named_as_an_error_even_if_its_output_does_not_look_so() -> None:
     ran = record("run", "Ran", "ask", 1, answered=made(("send()", "3 of 4"), error="failed"))
     assert "→ send()\n       failed: 3 of 4\n" in shown([STARTED, ran])

@@ -131,6 +131,18 @@ async def test_edited_arguments_and_comments_reach_the_run(
     assert (late.code, run in late.err) == (3, True)
 
 
+async def test_edited_arguments_are_shown_and_sent_with_the_types_of_the_tool(
+    agents: AgentClient, say: Say
+) -> None:
+    run = await asked(agents, "cli-typed")
+    wrong = await say("edit", run, "--args", "{line: cli-typed, seconds: soon}")
+    assert (wrong.code, "seconds: 'soon' is not of type 'number'" in wrong.err) == (3, True), wrong.err
+    assert "written as a bare number" in wrong.err
+    done = await say("edit", run, "--args", '{line: cli-typed, seconds: "0"}', "-m", "at once")
+    assert '"seconds": 0' in done.out, done.err
+    assert (await agents.result(run)).ok
+
+
 @pytest.mark.parametrize(
     ("options", "asked_again"),
     [

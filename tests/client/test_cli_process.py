@@ -89,6 +89,10 @@ async def test_interrupted_run_is_kept_and_its_server_stopped(data_dir: Path, tm
         err = process.stderr.read()
         assert process.wait(120) == 130
     assert "kept is kept" in err
+    cli = Cli(data_dir, tmp_path)
+    for command in ("list", "inbox"):
+        shown = await cli.beside(command)
+        assert "no worker runs; `ratchet run --resume` continues what is not over" in shown.err
     assert running_server(data_dir) is None
 
 
@@ -148,6 +152,9 @@ def test_unfinished_runs_continue_only_when_told(
     with running("run", "--agent", agent, "--id", "one", "--json", "go", **cli.variables) as killed:
         assert killed.stdout is not None
         next(line for line in killed.stdout if json.loads(line)["event"] == "Requested")
+        assert cli("list").err == ""
+    assert running_server(data_dir) is not None
+    assert "no worker runs; `ratchet run --resume` continues" in cli("list").err
     free = agent_file(tmp_path, "free", more="approvals: {effects: {unsafe: never}}")
     assert cli("run", "--agent", free, "--id", "two", "--detach", "go").code == 0
     assert cli("approve", "one", "--signal").code == 0

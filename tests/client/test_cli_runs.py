@@ -120,6 +120,12 @@ def test_result_says_that_the_archive_lacks_it(cli: Cli, tmp_path: Path) -> None
     assert (found.code, "the archive lacks the end" in found.out) == (0, True), found.err
 
 
+def test_show_says_how_a_run_ended_and_costs_points_there(cli: Cli, done: str) -> None:
+    assert re.search(r"^over +stop, 20\d\d-", cli("show", done).out, re.MULTILINE)
+    asked = cli("costs", done)
+    assert (asked.code, f"`ratchet show {done}`" in asked.err) == (2, True)
+
+
 def test_same_id_starts_nothing(cli: Cli, done: str, tmp_path: Path) -> None:
     found = cli("run", "--agent", agent_file(tmp_path), "--id", done, "again")
     assert (found.code, done in found.err) == (1, True)

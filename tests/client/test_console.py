@@ -376,6 +376,7 @@ async def test_runs_are_filtered_and_come_in_pages(browser: Browser, agents: Age
 async def test_agent_is_started_with_a_goal(browser: Browser, agents: AgentClient) -> None:
     page = await browser.get("/agents")
     assert "log_detective" in page.text
+    assert "No worker here has loaded transfer.py" in page.text
     blank = await browser.post("/agents", agent="log_detective", goal=" ")
     assert blank.status_code == 400
     answer = await browser.post("/agents", agent="log_detective", goal="Which fails?")
