@@ -12,7 +12,7 @@ _read: set[Path] = set()
 
 
 def read_configuration(path: Path, most: int = -1) -> bytes:
-    """At most so many bytes of a file that says what is run. Raises OSError."""
+    """The first bytes of a configuration file, `most` at most; -1: all of it. Raises OSError."""
     _read.add(Path(os.path.realpath(path)))
     with path.open("rb") as file:
         return file.read(most)

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to a model, and the digest by which the workflow knows it again."""
+    """A question to a model, and its digest, so that the workflow recognises it."""
 
     digest: str
     request: ModelInput

@@ -16,7 +16,7 @@ LONGEST_PAUSE = 60
 
 
 def pause_after(failures: int) -> timedelta:
-    """How long to wait after so many failures of a call: 1 s, 2 s, 4 s, ... (spec 1.5).
+    """Seconds to wait after this many failures of a call: 1, 2, 4, ... (spec 1.5).
 
     Temporal's own policy counts each attempt, also one whose worker was lost or missed a heartbeat."""
     return timedelta(seconds=min(2 ** (failures - 1), LONGEST_PAUSE))

@@ -99,7 +99,7 @@ class ModelCall:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What the model is sent: a note takes the place of what is skipped."""
+        """The messages that go to the model; a note replaces those that are skipped."""
         return self.conversation.without(*self.skip)
 
 

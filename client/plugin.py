@@ -146,16 +146,16 @@ def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
 
 
 ONE_BATCH = 2
-"""Temporal's flag (it is written into the history) by which a workflow is told of all that happened before
-its code runs. To a worker that sees a run for the first time an update comes together with what an earlier
-workflow task was told, if that one gave the server nothing to do; a replay is told of one after the other.
-Without the flag the update was obeyed before the rest was known: a pause went to an inner run that had ended,
-not to the one under way, and a replay went another way (github.com/temporalio/sdk-python/issues/1591)."""
+"""A flag of Temporal's SDK, which is written into the history: a workflow hears everything that has happened
+before its code runs. A worker that sees a run for the first time may get an update together with the news of
+an earlier workflow task; a replay gets them one after the other. Without the flag the worker obeyed the
+update before it knew the rest: a pause went to an inner run that had ended, and a replay took another course
+(github.com/temporalio/sdk-python/issues/1591)."""
 
 
 class ForHandlers(WorkflowRunner):
-    """A runner for agents as they need it: with the converter of their handlers, as by another one a signal
-    could get lost, and `ONE_BATCH`."""
+    """A runner that gives agents `ONE_BATCH` and the converter of their handlers; with another converter a
+    signal could get lost."""
 
     def __init__(self, runner: WorkflowRunner) -> None:
         self.runner = runner

@@ -212,8 +212,8 @@ def _interrupts(machine: Machine, people: People) -> Any:
 def first_step(
     task: AgentTask, program: Program, *, now: float, spent: Mapping[str, float] | None = None
 ) -> Suspension:
-    """The run at its beginning, or at the step of another run that it is forked from. `spent` is what of its
-    limits it has spent before, by counter.
+    """The run at its beginning, or at the step of another run that it is forked from. `spent` is how
+    much of its limits it has used before, by counter.
 
     A machine that breaks a rule at once gives a step that has ended. Raises InvalidTask.
     """

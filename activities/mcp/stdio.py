@@ -21,7 +21,7 @@ PIPE = asyncio.subprocess.PIPE
 
 
 class ServerProcess:
-    """A server's process. `on_end` is told how it ended by itself, or that a message was longer than
+    """A server's process. `on_end` hears how it ended by itself, or that a message was longer than
     `max_bytes`."""
 
     def __init__(

@@ -121,7 +121,7 @@ class Keys:
         return self.unseal(sealed).decode()
 
     def name_of(self, digest: str) -> str:
-        """The name of a row on the disk. It hides the digest, by which a short text can be guessed."""
+        """The name of a row on the disk. It hides the digest, because a short text can be guessed from it."""
         return self.names_of(digest)[0]
 
     def names_of(self, digest: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What monitoring is told: an attempt of a call, and what is new in the archive about a run."""
+"""What the worker reports to monitoring: each attempt of a call, and what a run has added to the archive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CLOSED", "OPENED", "Archived", "Attempt", "Part", "Redact", "ToolAtt
 OPENED, CLOSED = "Requested", {"Decided", "Expired", "Withdrawn"}
 """Events of a run's log about a request to people."""
 FORKED = "Forked"
-"""Event of the record behind those that a fork has taken from another run; see the kernel's log."""
+"""Event of the first record that a fork writes itself, after those it took from another run."""
 Part = Literal["run", "reconcile", "compensate"]
 """A function of a tool."""
 Redact = Callable[[dict[str, Any]], dict[str, Any]]
@@ -24,7 +24,7 @@ Redact = Callable[[dict[str, Any]], dict[str, Any]]
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """One attempt of a call, in its activity; `result` is set by whoever makes it."""
+    """One attempt of a call, in its activity, which sets `result`."""
 
     key: str
     """Of the call: `<workflow id>/<run id of the outermost run>/...`."""
@@ -37,7 +37,7 @@ class Attempt:
 
     @property
     def error_type(self) -> str:
-        """Type of what went wrong; empty: nothing."""
+        """Type of the error; empty: none."""
         if isinstance(self.error, ProviderError):
             return self.error.type
         return type(self.error).__name__ if self.error else str(getattr(self.result, "error", None) or "")

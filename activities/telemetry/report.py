@@ -1,8 +1,8 @@
-"""What monitoring is told of a worker's activities.
+"""Reports a worker's activities to monitoring.
 
-Workflow code tells it nothing: what a replay runs again is in no trace and is counted nowhere. A call is a
-span and a count for each attempt that ended, because each was really made. What is exact to the log comes
-from the archive, once it has written a part of a log that it did not have.
+Workflow code reports nothing, so a replay adds no span and no count. Each attempt of a call that ended is a
+span and a count: it was really made. Figures that match the log exactly come from the archive, once it has
+written new records.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Agents before they run: agent files, what can be named in one, and whether a user's code is pure."""
+"""Agents before they run: agent files, what they may name, and whether a user's code is pure."""

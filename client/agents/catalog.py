@@ -1,5 +1,5 @@
-"""What there is to name in an agent file: machines, tools, providers, rules, policies, hooks; and whether an
-agent names what is there."""
+"""What an agent file may name: machines, tools, providers, rules, policies, hooks; and whether what it names
+exists."""
 
 from __future__ import annotations
 
@@ -294,8 +294,8 @@ def check_key(models: Iterable[ModelSpec]) -> None:
 
 
 async def check_servers(models: Mapping[str, ModelSpec]) -> None:
-    """Raise a UsageError when neither a model of provider `openai`, nor one that may stand in for it, has a
-    server that is there: the run would try again for a minute."""
+    """Raise a UsageError when no server answers for a model of provider `openai`, nor for its fallbacks: the
+    run would try for a minute."""
     configured = os.environ.get("OPENAI_BASE_URL", "").strip()
     asked = {role: spec.base_url or configured for role, spec in models.items() if spec.provider == "openai"}
     if not asked:

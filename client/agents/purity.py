@@ -1,7 +1,7 @@
-"""Each visit of a user's machine a second time, in a process with another hash seed, time zone, environment
-and working folder: what differs there would differ on another worker.
+"""Runs each visit of a user's machine a second time, in a process with another hash seed, time zone,
+environment and working folder: what differs there would differ on another worker.
 
-`Local` and cassettes do so. There is one such process for all runs of a process; it ends with it.
+`Local` and cassettes do so. All runs of a process share one such second process, which ends with it.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class OtherProcess:
         return found
 
     def end_if_old(self) -> bool:
-        """Whether it would now load something else than it has; the next question starts another one then."""
+        """Whether it would load other code now. If so, it ends; the next question starts another process."""
         with self._lock:
             is_old = self._is_old or self._path != _search_path()
             if is_old:

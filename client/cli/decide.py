@@ -1,8 +1,8 @@
 """Commands with which people decide what runs ask, and steer runs.
 
-Exit codes: 0 it is done, or sent while no worker runs; 1 there is no such run, or the server does not answer;
-2 wrong usage; 3 the run does not take it: it is over, has no such request or closed it, or says why; 4 nobody
-confirmed, so nothing was done.
+Exit codes: 0 done, or sent while no worker runs; 1 there is no such run, or the server does not answer;
+2 wrong usage; 3 the run refuses: it is over, has no such request, has closed it, or gives another reason;
+4 nobody confirmed, so nothing was done.
 """
 
 from __future__ import annotations

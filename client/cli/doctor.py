@@ -1,4 +1,4 @@
-"""`ratchet doctor`: is all there that runs need, and what to do about what is not."""
+"""`ratchet doctor`: checks that everything runs need is there, and says how to get what is missing."""
 
 from __future__ import annotations
 

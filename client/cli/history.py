@@ -1,4 +1,4 @@
-"""Commands that run a run's past again: fork, replay, check, compare."""
+"""Commands that work with a run's past: fork, replay, check, compare."""
 
 from __future__ import annotations
 

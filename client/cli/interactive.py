@@ -173,7 +173,7 @@ async def confirm(question: str) -> None:
 
 
 class Listener(Protocol):
-    """Who is told of requests while a run is followed."""
+    """Gets the requests of a run while it is followed."""
 
     def changed(self, request: Request) -> None:
         """A request has opened, got a vote, or is closed."""
@@ -184,7 +184,7 @@ class Listener(Protocol):
 
 @asynccontextmanager
 async def listening(client: AgentClient, view: LiveView | None, run: str) -> AsyncIterator[Listener]:
-    """Whoever gets the requests of a run that is followed: the person at the terminal, if there is one.
+    """The listener for a run that is followed: the person at the terminal, if there is one.
 
     Otherwise each request is printed once with the commands that decide it; without a view as JSON.
     """
@@ -310,7 +310,7 @@ class Questions:
         await self._until(lambda: not self._sending)
 
     def print_commands(self) -> None:
-        """Print the commands that decide what is open; of what was left they have been printed."""
+        """Print the commands that decide what is open; for requests left for later that was done before."""
         for request in (one for key, one in self._open.items() if key not in self._left):
             notes().print(_commands(f"{request_line(request)} waits:", request))
 

@@ -1,6 +1,6 @@
 """`ratchet list` and `inbox`: one line for each run or request.
 
-They import as little as can be: they are typed often, and their own work takes a few milliseconds.
+They import as little as possible: people type them often, and their own work takes a few milliseconds.
 """
 
 from __future__ import annotations

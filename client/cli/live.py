@@ -9,7 +9,7 @@ A block says what the model thinks, what is called, what came back, and what the
            … 14 more lines
          this step: 1,130 tokens · $0.0021 · 1.4 s
 
-What was decided or ordered stands between the lines, with who did it. The answer is printed once, at the end.
+Decisions and commands stand between the lines, with who sent them. The answer is printed once, at the end.
 """
 
 from __future__ import annotations

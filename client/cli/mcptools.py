@@ -1,4 +1,4 @@
-"""The tools that the worker's MCP servers have, asked for by this process."""
+"""The tools of the worker's MCP servers, fetched by this process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Commands that write files to begin with: init, new. They overwrite nothing.
 
-What they write lies in `examples/new`; of `my_tool` and `my_machine` only the name changes.
+They copy from `examples/new`; in `my_tool` and `my_machine` only the name changes.
 """
 
 from __future__ import annotations

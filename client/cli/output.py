@@ -1,7 +1,7 @@
-"""Plain output of commands: notes, JSON, and lists of which each line is drawn here.
+"""Plain output of commands: notes, JSON and tables.
 
-Rich draws blocks and live views (`render.py`), and takes a while to be imported; lists need columns and few
-styles. Tables of a pipe have no trailing blanks, and no line is cut to a width that a pipe does not have.
+Blocks and live views are drawn by rich (`render.py`), which takes a while to import; lists do without it. In
+a pipe, tables have no trailing blanks, and no line is cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from client.runs.words import plain
 __all__ = ["columns", "note", "print_json", "print_lines", "print_table", "styled", "wide", "wrapped"]
 
 PIPE = 10_000
-"""Columns of what is no terminal."""
+"""Columns of a pipe or a file."""
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "blue": "34"}
 Cell = tuple[str, str]
 """A text and its style; empty: none."""

@@ -1,7 +1,7 @@
 """How runs, records, requests and results look on a terminal: tables and blocks, drawn with rich.
 
 What models, tools and people have written goes through `plain` before it is shown: it cannot steer the
-terminal. Tables of a pipe have no trailing blanks, and no line is cut to a width that a pipe does not have.
+terminal. In a pipe, tables have no trailing blanks, and no line is cut.
 """
 
 from __future__ import annotations

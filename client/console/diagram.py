@@ -1,8 +1,7 @@
-"""A machine's table as a drawing (SVG), with the state in which a run is and the way it went.
+"""A machine's table as a drawing (SVG), with a run's present state and the way it went.
 
-States lie in rows, each below the first state that leads to it. An event to the next row is a straight line;
-one that skips rows passes on the right, one that goes back on the left, one to
-the neighbour straight.
+States lie in rows, each below the first state that leads to it. An event to the next row or to a neighbour is
+a straight line; one that skips rows passes on the right, one that goes back on the left.
 """
 
 from __future__ import annotations

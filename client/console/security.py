@@ -2,9 +2,9 @@
 
 Three checks stand before every page: the Host and origin of the request (`client/server/ui.py`), a session
 that only the printed link gives, and for a write an Origin, which no form of another page can make up. A
-browser gives a cookie to every port of a host's name. So the pages lie in a place that nobody can guess, and
-the cookie goes to no other. Every answer carries a policy under which a browser runs no script and loads
-nothing that is not the console's own.
+browser gives a cookie to every port of a host's name. So the pages lie under a path that nobody can guess,
+and the cookie is sent to that path alone. Every answer carries a policy under which a browser runs no script
+and loads only what is the console's own.
 """
 
 from __future__ import annotations

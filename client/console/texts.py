@@ -36,7 +36,7 @@ def pretty(value: Any) -> str:
 
 
 def short_id(run: str) -> str:
-    """An id that fits into a line: its beginning and its end, by which `ratchet` finds it, too."""
+    """An id cut to fit a line: its beginning and its end. `ratchet` finds a run by either."""
     return run if len(run) <= SHORT_ID else f"{run[: SHORT_ID - 11]}…{run[-10:]}"
 
 

@@ -1,7 +1,7 @@
 """`check`: which waiting runs would a deploy of today's code break?
 
 A run that any worker may take is replayed: today's code must do what the run did. A run that is pinned to its
-worker's build stays there, and comes to today's code before a step: state and data must fit then.
+worker's build comes to today's code only before a step; then its state and data must fit.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ __all__ = ["ForkChanges", "PastEffects", "forked_task", "past_effects"]
 
 
 class ForkChanges(Strict):
-    """What a fork takes in place of what its source had. It does not rewrite what the run knows."""
+    """What a fork changes. What the run knows from its source stays as it is."""
 
     limits: Mapping[str, float | int | None] = Field(
         default_factory=dict, description="names of `Limits`, such as model_calls; others stay"

@@ -1,4 +1,4 @@
-"""What Temporal's resets did to a run: a reset is no record of its log, because the log begins again, too."""
+"""What Temporal's resets did to a run. Its log does not say: a reset takes the log back, too."""
 
 from __future__ import annotations
 

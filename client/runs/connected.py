@@ -1,4 +1,4 @@
-"""What a server and its workers tell of runs: lists, status, logs, results, and all as it happens."""
+"""Reads runs from a server and its workers: lists, status, logs, results, and a run as it happens."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ class ConnectedReader(RunReader):
                 )
 
     async def raise_on_bug(self, run: str) -> None:
-        """Wait until a bug has stopped the run several times from now on; then raise MachineBug. Else never
+        """Wait until a bug has stopped the run several times from now on, then raise MachineBug; it never
         returns."""
         before: int | None = None
         while True:

@@ -106,7 +106,7 @@ def _outermost(run: str, known: Mapping[str, str]) -> str:
 
 
 def archived_spending(archive: Archive, *, timed: bool, live: Iterable[str] = ()) -> Iterator[Spending]:
-    """Of all runs in the archive but those that are live. `timed`: say when; else all is spent at the end.
+    """What the runs in the archive have spent, without live ones. `timed`: when; else all counts at the end.
 
     Raises StoreError.
     """
@@ -171,8 +171,8 @@ def _day(at: float) -> int:
 
 
 async def all_spending(runs: RunReader, *, timed: bool, note: Callable[[str], None]) -> tuple[Spending, ...]:
-    """Of the runs in the archive, and of those that are under way where a server runs; none is started.
-    `note` is called with what is missing."""
+    """What runs have spent: those in the archive, and, where a server runs, those under way. It starts no
+    server. `note` is called with what is missing."""
     live = await _under_way(runs, timed=timed, note=note)
     names = [one.run for one in live]
     read = await runs.archive.read(lambda it: tuple(archived_spending(it, timed=timed, live=names)))
@@ -204,7 +204,7 @@ async def _under_way(runs: RunReader, *, timed: bool, note: Callable[[str], None
 async def live_spending(
     client: ConnectedReader, *, timed: bool, failed: Callable[[str], None]
 ) -> tuple[Spending, ...]:
-    """Of the runs that are not over; `failed` is called with each that cannot be asked."""
+    """What runs that are not over have spent; `failed` is called with each that cannot be asked."""
     free = asyncio.Semaphore(LIVE_AT_ONCE)
 
     async def ask(run: str, agent: str) -> Spending | None:

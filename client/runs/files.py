@@ -1,10 +1,10 @@
 """Runs of a data directory, read from its files: no server is started or asked.
 
-The embedded server keeps its list of runs in SQLite, in a table whose rows it writes soon after what they
-tell has happened. Work that is still to be done on it is kept in a second table. So the rows are what a
-server would answer exactly when each piece of work there is done; else, and wherever something in the
-database is not as it is read here, the server is asked. (Tables of Temporal 1.32: `executions_visibility`,
-`visibility_tasks`, `namespaces`; what is in bytes is in the form of Protocol Buffers.)
+The embedded server keeps its list of runs in a SQLite table, which it updates a moment after things have
+happened. A second table holds the updates that are still to be made. So the list is what the server would
+answer exactly when no such update is left. Otherwise, and where the database looks different from what this
+module knows, the server is asked. (Tables of Temporal 1.32: `executions_visibility`, `visibility_tasks`,
+`namespaces`; bytes are Protocol Buffers.)
 """
 
 from __future__ import annotations

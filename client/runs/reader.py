@@ -1,8 +1,8 @@
 """Reading runs: one reader, and one order of sources.
 
-Whatever shows a run asks a `RunReader`, and it alone decides who tells:
+Everything that shows a run asks a `RunReader`, and it alone decides where to read:
 
-1. Lists, and what a list shows of one run: the files of the data directory where they are clear (`files.py`),
+1. Lists, and one run's line in a list: the files of the data directory where they are clear (`files.py`),
    else Temporal's list.
 2. Result, status and log of a run that is over: the archive, where it has the end of this very run, or where
    Temporal does not know the run (`archived.py`).

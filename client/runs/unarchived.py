@@ -1,8 +1,8 @@
 """Runs that ended while the archive was away: found in Temporal's list, and archived from their histories.
 
-No run waits for its archive for long. Where it cannot be written, the history of the run has each part of the
-log, and the result, as the input of an activity that failed; and Temporal lists the run as one that waits for
-the archive. Each worker looks for such runs of its task queue, when it starts and from time to time. Several
+No run waits long for its archive. If it cannot be written, the run's history still has each part of the log
+and the result, as input of an activity that failed, and Temporal lists the run as waiting for the archive.
+Each worker looks for such runs of its task queue when it starts, and every half minute from then on. Several
 workers may write the same run: the archive takes each part once.
 """
 
@@ -49,8 +49,8 @@ class ArchiveProblem(Frozen):
 async def repairing(
     client: Client, queue: str, archiving: ArchiveActivities, pause: float = PAUSE
 ) -> AsyncIterator[None]:
-    """Meanwhile runs of a task queue whose end the archive lacks are written there; `pause`: seconds between
-    two looks."""
+    """During the body, write runs of a task queue to the archive if it lacks their end; `pause`: seconds
+    between two looks."""
     watching = asyncio.create_task(_watch(client, queue, archiving, pause))
     try:
         yield

@@ -58,7 +58,7 @@ def json_line(value: Any) -> str:
 
 
 def indented(text: str, lines: int | None = None, by: int = 2) -> str:
-    """Every line behind blanks; at most so many lines."""
+    """The text with every line indented; at most `lines` of them."""
     whole = plain(text).strip().splitlines()
     kept = whole[:lines]
     more = [f"… {len(whole) - len(kept)} more lines"] if len(kept) < len(whole) else []

@@ -115,9 +115,9 @@ async def find_garbage(
 
 
 async def delete_garbage(stores: Stores, garbage: Garbage) -> int:
-    """Delete it; the bytes of the blobs that were. What was put again meanwhile is kept.
+    """Delete garbage; returns how many bytes of blobs that freed. What was put again meanwhile is kept.
 
-    Raises `RatchetError`: a store cannot be used. What was deleted until then is garbage all the same.
+    Raises `RatchetError`: a store cannot be used. What was deleted until then stays deleted.
     """
 
     def delete() -> int:
@@ -185,8 +185,8 @@ class _Search:
         self._stores, self._blobs, self._codec = stores, frozenset(blobs), codec
 
     async def read_namespace(self, client: Client, forget: Collection[str]) -> set[str]:
-        """Everything there that refers to blobs, but for runs to forget; the workflow ids of its runs. Where
-        no blob can go, nothing is read but the list of runs."""
+        """Note every blob that the namespace needs, leaving out runs to forget; returns the ids of its runs.
+        Where no blob can be deleted, only the list of runs is read."""
         runs = [run async for run in client.list_workflows()]
         self.executions += len(runs)
         if not self._blobs:
@@ -200,8 +200,8 @@ class _Search:
     async def read_databases(
         self, left_out: Collection[Run], known: set[str], before: float
     ) -> tuple[str, ...]:
-        """What the archive keeps, but for these runs, and what came of calls: a run that was reset takes it
-        from there. Gives the keys of calls that were begun before, of workflow ids that are not known."""
+        """Note the blobs that the archive needs, leaving out these runs, and those with the outcomes of
+        calls: a run that was reset reads them. Returns keys of calls that unknown runs began before then."""
         archive = self._stores.archive
         for run in await asyncio.to_thread(archive.runs) if self._blobs else ():
             if (run[0], run[1].partition("~")[0]) not in left_out:  # ~: a chain of it that was replaced

@@ -62,8 +62,8 @@ def is_own(home: Path) -> bool:
 
 
 def adopt(home: Path) -> None:
-    """Make the directory known as the user's own, and close it to others; where a mount fixes its mode, take
-    it as it is. Raises UsageError."""
+    """Record that the directory is the user's own, and close it to others; a mount that fixes its mode keeps
+    that mode. Raises UsageError."""
     _make_known(home, as_it_is=True)
 
 

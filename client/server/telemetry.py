@@ -73,8 +73,8 @@ def _waiting_of(run: WorkflowExecution) -> tuple[str, float]:
 
 
 def set_runtime(settings: Settings, logging: LoggingConfig | None = None) -> None:
-    """Let Temporal's core log so; where metrics are on, it serves its own at the port above ours, from where
-    ours has them. To be called before a client connects."""
+    """Set how Temporal's core logs. Where metrics are on, the core serves its own at the next higher port,
+    and ours include them. Call this before a client connects."""
     metrics = None
     if settings.metrics_address is not None:
         address = ("127.0.0.1", settings.metrics_address[1] + 1)

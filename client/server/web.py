@@ -63,9 +63,9 @@ async def serving(
     advice: str,
     silent_seconds: int = SILENT_SECONDS,
 ) -> AsyncIterator[int]:
-    """Serve the app meanwhile, at the first of these ports that is free (0 is any); gives the port.
+    """Serve the app during the body, at the first of these ports that is free (0 is any); gives the port.
 
-    A connection ends that sends nothing for `silent_seconds` while no request is answered.
+    A connection is closed when it sends nothing for `silent_seconds` while no request is answered.
 
     Raises:
         UsageError: the address cannot be used; `what` and `advice` are parts of the message.

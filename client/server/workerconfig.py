@@ -70,7 +70,7 @@ def remember(data_dir: Path, allowed: Allowed) -> None:
 
 
 def forget(data_dir: Path, names: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Forget modules and model servers of a directory; None: all. Gives what was forgotten.
+    """Forget modules and model servers of a directory; None: all. Returns what was forgotten.
 
     Raises:
         UsageError: a name is not remembered, or the user's state folder cannot be written.

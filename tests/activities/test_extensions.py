@@ -30,7 +30,7 @@ def test_same_module_named_twice_is_loaded_once(tmp_path: Path) -> None:
 
 
 def test_file_module_has_a_stable_name_that_can_be_imported(tmp_path: Path) -> None:
-    """Also anew, as the workflow sandbox does."""
+    """Also a second time, as the workflow sandbox does."""
     (module,) = load_modules([write(tmp_path, "my-tool v2.py", "X = 1")])
     assert module.__name__.startswith("ratchet_user.my_tool_v2_")
     del sys.modules[module.__name__]

@@ -1,9 +1,8 @@
 """Cancelling a task, and waiting through a cancellation: both are loops, and each exists once.
 
-asyncio cancels a task once, where it waits. If what it waits for ends in the same turn, or if the task waits
-for its own children to end well, one cancellation is not enough. And whoever waits for such an end may be
-cancelled meanwhile, by the run's own cancellation: the end comes first all the same, because what is under
-way then has a result that must not be lost.
+asyncio cancels a task once, where it waits. That is not enough if what it waits for ends in the same turn,
+or if the task waits for its own children to end. The waiter, too, may be cancelled meanwhile, with the whole
+run. It still waits for the end, because what is under way has a result that must not be lost.
 """
 
 from __future__ import annotations

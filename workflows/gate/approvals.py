@@ -1,7 +1,7 @@
 """Which tool calls need a person's approval, and whose. Pure.
 
-No text of a model or a tool is asked for an opinion: what comes in is the policy as the agent's author wrote
-it, the tool's declared effect, the call's name and fitted arguments, and what the run has spent.
+No text of a model or a tool has a say. The input is the policy as the agent's author wrote it, the tool's
+declared effect, the call's name and fitted arguments, and what the run has spent.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
 
 
 class RequiredApproval(Frozen):
-    """A call needs approval: because of which entry of the policy, and how people are asked."""
+    """A call needs approval: the entry of the policy that says so, and how people are asked."""
 
     rule: str
     """`rules.0`, `tools.pay` or `effects.unsafe`."""

@@ -107,7 +107,7 @@ def call_digest(call: HostCall) -> str:
 
 
 class Performer:
-    """Performs a run's calls, and knows what of the conversation the store holds."""
+    """Performs a run's calls, and knows which part of the conversation the store holds."""
 
     def __init__(self, task: AgentTask, specs: dict[str, ToolSpec], held: Iterable[str] = ()) -> None:
         """`specs` by name; empty until they are known, and then filled."""

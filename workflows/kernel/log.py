@@ -1,4 +1,4 @@
-"""The transition log: one record per transition, and one for each effect that a visit goes on after.
+"""The transition log: one record for each transition, and one for each effect after which a visit continues.
 
 From the records alone the run can be rebuilt, whatever the machine (spec 7.3): `rollback.restored`.
 The log only grows: a rollback or a fork is a record too, and says which of those before it still hold.

@@ -106,7 +106,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A run between two effects: all that is needed to go on."""
+    """A run between two effects: everything it needs to continue."""
 
     state: str
     context: Context

@@ -68,7 +68,7 @@ class EffectCalls:
     """The calls of the run's pending effect, with their records."""
 
     def __init__(self, calls: RunCalls) -> None:
-        """Made anew whenever the effect is taken on: a person's message may have changed it."""
+        """Created each time the effect is resumed: a person's message may have changed it."""
         self.calls, self.run = calls, calls.run
         effect = self.run.suspension.effect
         assert effect is not None

@@ -108,7 +108,7 @@ class PendingEffect(BaseModel):
 
     @property
     def unknown_outcomes(self) -> list[str]:
-        """Tool calls of which nobody knows whether they took effect, in words."""
+        """Tool calls whose outcome is unknown, in words."""
         return [f"{r.tool} at {name}" for name, r in self.results.items() if r.error == "unknown_outcome"]
 
     def edit_notes(self, effect: Effect[Any], place: str, results: Mapping[str, ToolResult]) -> list[Message]:

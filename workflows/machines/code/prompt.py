@@ -107,7 +107,7 @@ def opening(input: RunInput, limits: CodeLimits, replies: int, *, compressed: bo
 
 
 def shallow_prompt(input: RunInput, chars: int) -> list[Message]:
-    """The bare prompt of a run that is nested too deep for code, with so many characters of its context."""
+    """The bare prompt of a run that is nested too deep for code, with the beginning of its context."""
     parts = [input.goal]
     if isinstance(input.material, MaterialRef):
         parts.append(

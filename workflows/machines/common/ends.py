@@ -1,4 +1,4 @@
-"""How a run ended is forgotten when it goes on behind its end."""
+"""Forgets how a run ended when it continues after its end."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ class ReplyFormat:
     words: str
     """What the model is told of the format."""
     finish: str = ""
-    """What it is told of the action `finish`, unless the agent has a tool of that name."""
+    """What the model reads about the action `finish`, unless the agent has a tool of that name."""
     schema: Callable[[tuple[str, ...]], JsonObject] | None = None
     """Names of the tools -> JSON schema of a reply, for providers that enforce one."""
 
     def text(self, tools: Sequence[str]) -> str:
-        """What the model of an agent with these tools is told."""
+        """The instructions to the model of an agent with these tools."""
         return f"{self.words}\n{self.finish}" if self.finish and FINISH not in tools else self.words
 
 
