@@ -48,21 +48,21 @@ __all__ = [
 ]
 
 M = TypeVar("M", bound=BaseModel)
-CLOSED = 5
+CLOSED_REQUESTS = 5
 """Closed requests in the answer of `requests`."""
-SUMMARY = 300
+SUMMARY_CHARS = 300
 """Characters of a step's summary."""
-SHOWN_REQUESTS = 3
+UI_REQUESTS = 3
 """Requests in the text for Temporal's UI."""
-ASKED = 1000
+UI_REQUEST_CHARS = 1000
 """Characters of what a request asks, there."""
-KEY = 400
+CUT_KEY_CHARS = 400
 """Characters that are left of a long key in a page that is cut."""
-ITEMS = 20
+CUT_LIST_ITEMS = 20
 """Items that are left of a long list or object in a page that is cut."""
-CUT = 400, 100
+CUT_TEXT_BYTES = 400, 100
 """Bytes that are left of a long text in a page that is cut; the fewer where a page would not hold it."""
-ROOM = PAGE_BYTES - 200
+ITEMS_BYTES = PAGE_BYTES - 200
 """Bytes for a page's items."""
 RESULT_PARTS = {
     "answer": 40_000,
@@ -87,13 +87,15 @@ def _cut(value: Any, most: int, *, free: bool = False) -> Any:
     if isinstance(value, str):
         start = _beginning(value, most)
         return value if len(start) == len(value) else f"{start} [... {len(value):,} characters]"
-    more = len(value) - ITEMS if isinstance(value, dict | list | tuple) else 0
+    more = len(value) - CUT_LIST_ITEMS if isinstance(value, dict | list | tuple) else 0
     if isinstance(value, dict):
-        items = list(value.items())[:ITEMS]
-        cut = {str(key)[:KEY]: _cut(item, most, free=free or key in ANY_JSON) for key, item in items}
+        items = list(value.items())[:CUT_LIST_ITEMS]
+        cut = {
+            str(key)[:CUT_KEY_CHARS]: _cut(item, most, free=free or key in ANY_JSON) for key, item in items
+        }
         return {**cut, "...": f"{more} more; ask with `full`"} if free and more > 0 else cut
     if isinstance(value, list | tuple):
-        kept = [_cut(item, most, free=free) for item in value[:ITEMS]]
+        kept = [_cut(item, most, free=free) for item in value[:CUT_LIST_ITEMS]]
         return [*kept, f"... {more} more; ask with `full`"] if free and more > 0 else kept
     return value
 
@@ -109,9 +111,9 @@ def _small(whole: M) -> tuple[M, int]:
     """The item with long values cut until a page holds it, and its length. A record keeps its counters and
     what was answered rather than long texts; its patch goes when it is still too long."""
     counts = {"counters": whole.counters, "answered": ()} if isinstance(whole, Record) else {}
-    room = ROOM - len(to_json(whole.answered)) if isinstance(whole, Record) else ROOM
+    room = ITEMS_BYTES - len(to_json(whole.answered)) if isinstance(whole, Record) else ITEMS_BYTES
     data = whole.model_dump(mode="json", exclude=set(counts))
-    for most in CUT:
+    for most in CUT_TEXT_BYTES:
         item = type(whole).model_validate(_cut(data, most)).model_copy(update=counts)
         length = _length(item)
         if length > PAGE_BYTES // 2 and isinstance(item, Record):
@@ -121,7 +123,7 @@ def _small(whole: M) -> tuple[M, int]:
         if length <= room:
             break
     if isinstance(whole, Record):
-        item = item.model_copy(update={"answered": shortened(whole.answered, ROOM - length)})
+        item = item.model_copy(update={"answered": shortened(whole.answered, ITEMS_BYTES - length)})
     return item, _length(item)
 
 
@@ -137,7 +139,7 @@ def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
         item, length = whole, _length(whole)
         if length > PAGE_BYTES // 2 and not query.full:
             item, length = _small(item)
-        if page and size + length > ROOM:
+        if page and size + length > ITEMS_BYTES:
             break
         page.append(item)
         size += length
@@ -186,7 +188,7 @@ def step_line(step: int, group: Sequence[Record]) -> StepLine:
         step=step,
         branch=group[-1].branch,
         states=tuple(record.state for record in moves),
-        summary=summary if len(summary) <= SUMMARY else f"{summary[: SUMMARY - 1]}…",
+        summary=summary if len(summary) <= SUMMARY_CHARS else f"{summary[: SUMMARY_CHARS - 1]}…",
         counters=group[-1].counters,
         started=group[0].started,
         finished=group[-1].at,
@@ -208,7 +210,7 @@ def requests_page(drive: Drive | None, query: RequestsQuery) -> RequestsPage:
     page, end = _page(waiting, query)
     closed: tuple[Request, ...] = ()
     if end == len(waiting) and not page:
-        newest = tuple(reversed(drive.run.requests.closed_requests[-CLOSED:]))
+        newest = tuple(reversed(drive.run.requests.closed_requests[-CLOSED_REQUESTS:]))
         closed, _ = _page(newest, PageQuery(full=query.full))
     specs = drive.run.requests.policy.specs if query.schemas else {}
     return RequestsPage(
@@ -259,7 +261,7 @@ def _part(name: str, value: Any) -> Any:
     if name == "counters":  # the sums come before those of each model and tool
         return dict(_fitting(sorted(value.items(), key=lambda item: ":" in item[0]), most))
     if isinstance(value, dict):
-        for each in CUT:
+        for each in CUT_TEXT_BYTES:
             if len(to_json(cut := _cut(value, each, free=True))) <= most:
                 return cut
         return {"...": "too long; `cut` says how to get it"}
@@ -285,7 +287,7 @@ def details(status: RunStatus, goal: str, records: Sequence[Record], open_reques
     Texts of models and tools are shown as code, so that they cannot draw links or pictures.
     """
     spent = ", ".join(f"{name} {amount:g}" for name, amount in sorted(status.counters.items()))
-    shown, more = open_requests[:SHOWN_REQUESTS], len(open_requests) - SHOWN_REQUESTS
+    shown, more = open_requests[:UI_REQUESTS], len(open_requests) - UI_REQUESTS
     doing = f"Doing: {_code(status.doing)}" if status.doing else f"Ended: **{status.exit_reason}**"
     machine = f"{status.machine} {status.machine_version}"
     newest = [record for record in reversed(records[-10:]) if not _opens(record, shown)]
@@ -318,7 +320,7 @@ def _request_lines(request: Request) -> str:
         how = "Only signed decisions count: use `ratchet` with `--key`, or the SDK."
     else:
         first, note = _first_decision(request), ""
-        if first["decision"] == "approve" and max(len(request.text), len(arguments)) > ASKED:
+        if first["decision"] == "approve" and max(len(request.text), len(arguments)) > UI_REQUEST_CHARS:
             first["digest"] = "DIGEST"  # nobody approves what is not shown
             note = "Not all of it is shown here: `ratchet inbox RUN` shows it, and the digest. "
         how = (
@@ -326,8 +328,8 @@ def _request_lines(request: Request) -> str:
             f"\n\n```json\n{json.dumps(first, ensure_ascii=False, indent=1)}\n```"
         )
     lines = [
-        f"**Waits for a person: {request.kind} {request.id}**. {_code(request.text, ASKED)}",
-        f"Arguments: {_code(arguments, ASKED)}" if arguments else "",
+        f"**Waits for a person: {request.kind} {request.id}**. {_code(request.text, UI_REQUEST_CHARS)}",
+        f"Arguments: {_code(arguments, UI_REQUEST_CHARS)}" if arguments else "",
         f"Who may decide: {_code(_deciders(request), 500)}"
         if request.approvers or request.quorum > 1
         else "",

@@ -10,7 +10,7 @@ from activities.contracts import RelativePath
 from activities.files import FilesRoot
 from activities.tools import Tool, ToolCallContext
 
-MAX_SEEN = 100_000
+MAX_SEEN_ENTRIES = 100_000
 """Entries looked at in one call."""
 MARKS = {"folder": "/", "link": "\tlink", "other": "\tnot a regular file"}
 
@@ -28,7 +28,7 @@ def run(params: Params, call: ToolCallContext) -> str:
     """One line for each entry; raises `PathError`."""
     root = FilesRoot.of(call.settings)
     entries = root.walk(params.path) if params.recursive else iter(root.entries(params.path))
-    matching = [entry for entry in islice(entries, MAX_SEEN) if entry.matches(params.glob)]
+    matching = [entry for entry in islice(entries, MAX_SEEN_ENTRIES) if entry.matches(params.glob)]
     lines = [
         entry.path + MARKS.get(entry.kind, f"\t{entry.size} bytes") for entry in matching[: params.limit]
     ]

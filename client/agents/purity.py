@@ -41,7 +41,7 @@ MAX_SHOWN_CHARS = 200
 """Characters of each of the two values in an error."""
 SECONDS = 60.0
 """For an answer; a server gives a visit about two, but modules may be slow to load."""
-KEPT = (
+KEPT_VARIABLES = (
     "PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
     "PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX",
 )  # fmt: skip
@@ -323,7 +323,7 @@ def _started(path: list[str]) -> subprocess.Popen[bytes]:
     """In a session of its own, so that Ctrl-C in the terminal does not reach it."""
     zone = "Pacific/Kiritimati" if time.timezone != -14 * 3600 else "Pacific/Pago_Pago"
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-c", START.format(path=path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, env={**kept, "TZ": zone, "PYTHONHASHSEED": seed},

@@ -34,7 +34,7 @@ __all__ = ["Verdict", "play"]
 
 QUIET = 40
 """After so many turns of the event loop without news, a run counts as waiting for something from outside."""
-ASKED = {
+FREE_FIELDS = {
     "ask_model": None,
     "run_code": {"names", "constants", "material"},
     "run_machine": {"options", "tools"},
@@ -466,9 +466,9 @@ def _is_the_same_course(recorded: Entry, today: Entry) -> bool:
     kind = str(today.get("kind"))
     if "request" in today:
         return {**recorded, "text": ""} == {**today, "text": ""}
-    if kind not in ASKED:
+    if kind not in FREE_FIELDS:
         return False
-    free = ASKED[kind]
+    free = FREE_FIELDS[kind]
     return free is None or _without(recorded, free) == _without(today, free)
 
 

@@ -25,13 +25,13 @@ WORDS = (
 )
 NAME = re.compile(rf"(?i)(^|[_\-. ]|(?<=[a-z0-9])(?-i:(?=[A-Z])))({WORDS}|credential)s?$")
 """Names whose texts are secrets: `Authorization`, `db_password`, `accessToken`."""
-NAMED = rf"""\b[\w.-]*(?:{WORDS})\\?["']?\s*[:=]\s*"""
+SECRET_NAME = rf"""\b[\w.-]*(?:{WORDS})\\?["']?\s*[:=]\s*"""
 INSIDE = re2.compile(
     "(?is)"
     + "|".join((
-        NAMED + r"""\\?"(?:(?:bearer|basic)\s+)?((?:[^"\\]|\\[^"]){6,}?)\\?["]""",
-        NAMED + r"""'((?:[^'\\]|\\.){6,})'""",
-        NAMED + r"""\\?["']?(?:(?:bearer|basic)\s+)?([^\s"'\\,;&<>{}\[\]]{6,})""",
+        SECRET_NAME + r"""\\?"(?:(?:bearer|basic)\s+)?((?:[^"\\]|\\[^"]){6,}?)\\?["]""",
+        SECRET_NAME + r"""'((?:[^'\\]|\\.){6,})'""",
+        SECRET_NAME + r"""\\?["']?(?:(?:bearer|basic)\s+)?([^\s"'\\,;&<>{}\[\]]{6,})""",
         r"\b(?:bearer|basic)\s+([\w.~+/=-]{8,})",
         r"\b(sk-[\w-]{16,}|[rs]k_(?:live|test)_\w{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
         r"(?:xox[abeprs]|xapp)-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|npm_\w{30,}|"

@@ -37,7 +37,7 @@ from workflows.people import Command, CommandDone, Decided, DoneCall, Request, S
 __all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None)
-SHOWN = 10
+MAX_NAMED_REQUESTS = 10
 """Requests that a message names."""
 DIGEST_CHARACTERS = 6
 """Fewer might fit another request by chance."""
@@ -510,7 +510,8 @@ async def _request_meant(
         else f"asks nothing that `{verb}` answers"
     )
     lines = "\n".join(
-        f"  {render.request_line(one)}   ({', '.join(one.options)})" for one in (fits or named)[:SHOWN]
+        f"  {render.request_line(one)}   ({', '.join(one.options)})"
+        for one in (fits or named)[:MAX_NAMED_REQUESTS]
     )
     raise UsageError(f"run {run_id} {problem}:\n{lines}\n`ratchet inbox {run_id}` shows the commands")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "print_inbox", "print_runs"]
 
 app = typer.Typer(rich_markup_mode=None)
-WIDE = 120
+WIDE_COLUMNS = 120
 """Columns from which on the inbox shows the hour of a deadline, too."""
 
 
@@ -115,7 +115,7 @@ def _run_cells(line: RunLine, now: datetime) -> tuple[Cell, ...]:
 
 def print_inbox(lines: Iterable[RunLine], now: datetime) -> None:
     """Waiting runs, one line for each open request; only what is asked is cut."""
-    is_wide = columns(sys.stdout) >= WIDE
+    is_wide = columns(sys.stdout) >= WIDE_COLUMNS
     rows = [row for line in lines for row in _inbox_rows(line, now, wide=is_wide)]
     cells = [[(text, "") for text in (*facts, one_line(what, len(what) + 1))] for *facts, what in rows]
     print_table(("run", "waits", "deadline", "for"), cells)

@@ -18,7 +18,7 @@ from client.runs.words import plain
 
 __all__ = ["columns", "note", "print_json", "print_lines", "print_table", "styled", "wide", "wrapped"]
 
-PIPE = 10_000
+PIPE_COLUMNS = 10_000
 """Columns of a pipe or a file."""
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "blue": "34"}
 Cell = tuple[str, str]
@@ -28,7 +28,7 @@ Cell = tuple[str, str]
 def columns(stream: TextIO) -> int:
     """How wide the terminal of a stream is."""
     if not stream.isatty():
-        return PIPE
+        return PIPE_COLUMNS
     given = os.environ.get("COLUMNS", "")
     return int(given) if given.isdecimal() else os.get_terminal_size(stream.fileno()).columns or 80
 

@@ -85,11 +85,11 @@ OUTCOME_KEYS: Sequence[tuple[str, Sequence[Verb]]] = (("y", ("answer",)), ("r", 
 """Did the call take effect? No `n`: of an approval it means that nothing is called."""
 _PLACEHOLDERS: dict[Verb, str] = {"answer": " <text>", "reject": " -m <why>", "edit": " [--args JSON]"}
 """What a person fills in; a shell refuses to take `<text>` for an answer."""
-SHORT, LONG, VALUE = 160, 480, 2_000
+LINE_CHARACTERS, TEXT_CHARACTERS, VALUE_CHARACTERS = 160, 480, 2_000
 """Characters: of a line, of a text in a table, of one field of a context."""
 STEP_LINES = 6
 """Of what happened in a step."""
-WIDEST = 160
+MAX_COMPARISON_COLUMNS = 160
 """Columns of a comparison; wider ones are hard to read."""
 NAME_COLUMNS = 8
 
@@ -470,7 +470,10 @@ def checkpoint_table(lines: Sequence[CheckpointLine]) -> Table:
     for line in lines:
         path = " → ".join(line.states) or line.state
         what = "\n".join(
-            filter(None, (path if line.holds else f"left behind: {path}", one_line(line.summary, SHORT)))
+            filter(
+                None,
+                (path if line.holds else f"left behind: {path}", one_line(line.summary, LINE_CHARACTERS)),
+            )
         )
         place = f"{'after' if line.holds else 'from'} record {line.seq}"
         rows.append((str(line.step), *[str(line.branch)][:branches], place, what, spent(line.counters)))
@@ -500,12 +503,16 @@ def snapshot_block(snapshot: StepSnapshot) -> Group:
 
 def _value(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-    return text if len(text) <= VALUE else f"{text[:VALUE]} [... {len(text):,} characters; --json shows all]"
+    return (
+        text
+        if len(text) <= VALUE_CHARACTERS
+        else f"{text[:VALUE_CHARACTERS]} [... {len(text):,} characters; --json shows all]"
+    )
 
 
 def _happened(record: Record) -> str:
     head = f"{record.state}: {record.event}{f' → {record.to}' if record.to else ''}"
-    return f"{head}\n{one_line(record.summary, SHORT)}".rstrip("\n")
+    return f"{head}\n{one_line(record.summary, LINE_CHARACTERS)}".rstrip("\n")
 
 
 def checked_line(checked: Checked) -> Text:
@@ -517,7 +524,7 @@ def checked_line(checked: Checked) -> Text:
     build = f", pinned to {checked.build}" if checked.build else ""
     line.append(plain(f"  {checked.machine}{version}{state}{build}"), style="dim")
     if checked.reason:
-        line.append(f"\n         {one_line(checked.reason, LONG)}", style="default")
+        line.append(f"\n         {one_line(checked.reason, TEXT_CHARACTERS)}", style="default")
     return line
 
 
@@ -538,30 +545,32 @@ def replay_block(found: ReplayResult) -> Group:
     if found.can_continue is False:
         parts.append(Text("the run cannot go on with today's code", style="bold red"))
     if found.failure:
-        parts.append(Text(f"Temporal: {one_line(found.failure, LONG)}", style="red"))
+        parts.append(Text(f"Temporal: {one_line(found.failure, TEXT_CHARACTERS)}", style="red"))
     if found.difference is not None:
         one = found.difference
         parts.append(Text(f"First difference: record {one.seq} (step {one.step})", style="bold"))
         parts.append(Text(plain(f"  was {one.recorded or 'nothing'}, now {one.today or 'nothing'}")))
         if one.difference is not None:
             parts.append(_difference_table(one.difference, "recorded", "today"))
-    return Group(*parts, *(Text(one_line(note, LONG), style="yellow") for note in found.notes))
+    return Group(*parts, *(Text(one_line(note, TEXT_CHARACTERS), style="yellow") for note in found.notes))
 
 
 def _difference_table(difference: Difference, left: str, right: str) -> Table:
     """What differs, below whose it is."""
     rows = {"in": difference.at, left: difference.left or "(nothing)", right: difference.right or "(nothing)"}
-    return pairs(((f"  {name}", one_line(text, SHORT)) for name, text in rows.items() if text), style="dim")
+    return pairs(
+        ((f"  {name}", one_line(text, LINE_CHARACTERS)) for name, text in rows.items() if text), style="dim"
+    )
 
 
 def comparison_block(found: Comparison, width: int) -> Group:
     """Two runs beside each other: who they are, their steps, and where they differ first."""
-    width = min(width, WIDEST)
+    width = min(width, MAX_COMPARISON_COLUMNS)
     heads, body = _columns(width), _columns(width)
     left, right = _side(found.left), _side(found.right)
     for name in left:
         if left[name] or right[name]:
-            cells = (one_line(left[name], LONG), one_line(right[name], LONG))
+            cells = (one_line(left[name], TEXT_CHARACTERS), one_line(right[name], TEXT_CHARACTERS))
             heads.add_row(Text(name, style="dim"), *map(Text, cells))
     for pair in found.steps:
         number = Text(f"step {pair.step}", style="dim")
@@ -597,7 +606,7 @@ def _side(side: Side) -> dict[str, str]:
 def _short_step(step: StepOf) -> Text:
     """A step that both did, on one line."""
     first = next((line for line in step.summary if line.strip()), "")
-    return Text(one_line(first or " → ".join(step.path), SHORT // 2))
+    return Text(one_line(first or " → ".join(step.path), LINE_CHARACTERS // 2))
 
 
 def _step_cell(step: StepOf | None) -> Text:
@@ -605,7 +614,7 @@ def _step_cell(step: StepOf | None) -> Text:
         return Text("-", style="dim")
     cell = Text(plain(" → ".join(step.path)), style="cyan")
     for line in step.summary[:STEP_LINES]:
-        cell.append(f"\n{one_line(line, SHORT)}", style="default")
+        cell.append(f"\n{one_line(line, LINE_CHARACTERS)}", style="default")
     if len(step.summary) > STEP_LINES:
         cell.append(f"\n… {len(step.summary) - STEP_LINES} more", style="dim")
     cell.append(f"\n{spent(step.spent)}" if spent(step.spent) else "", style="dim")

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["Starting", "app", "check_worker", "follow", "own_worker", "remember_for_workers", "start"]
 
 app = typer.Typer(rich_markup_mode=None)
-SHOWN = 10
+MAX_NAMED_RUNS = 10
 """Runs that a message names."""
 LOOK_SECONDS = 3.0
 """How often `ratchet dev` looks for runs whose command has stopped."""
@@ -658,10 +658,10 @@ def _name_unfinished(lines: Sequence[RunLine], what_follows: str) -> None:
     rows = [
         f"  {plain(line.id)}  agent {plain(line.agent)}: {render.one_line(line.goal, 60)}"
         f"{plain(_waits(line))}"
-        for line in lines[:SHOWN]
+        for line in lines[:MAX_NAMED_RUNS]
     ]
-    if len(lines) > SHOWN:
-        rows.append(f"  and {len(lines) - SHOWN} more: ratchet list --running")
+    if len(lines) > MAX_NAMED_RUNS:
+        rows.append(f"  and {len(lines) - MAX_NAMED_RUNS} more: ratchet list --running")
     if rows:
         render.note("\n".join([f"Not over in this directory, and {what_follows}:", *rows]))
 

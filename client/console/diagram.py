@@ -21,7 +21,7 @@ CHARACTER, PADDING, HEIGHT = 7.4, 26, 30
 """Of a box: width of a character, width beside the name, height. Pixels."""
 ROW, GAP, LANE = 66, 22, 13
 """Between rows, between boxes of a row, between lines on a side."""
-NAME = 24
+MAX_NAME_CHARACTERS = 24
 """Characters of a name that are shown."""
 
 
@@ -104,7 +104,7 @@ def _rows(machine: Machine) -> list[list[str]]:
 
 
 def _boxes(rows: Sequence[Sequence[str]], left: float, right: float) -> tuple[Mapping[str, _Box], float]:
-    widths = {name: min(len(name), NAME) * CHARACTER + PADDING for row in rows for name in row}
+    widths = {name: min(len(name), MAX_NAME_CHARACTERS) * CHARACTER + PADDING for row in rows for name in row}
     room = max(sum(widths[name] + GAP for name in row) - GAP for row in rows)
     boxes: dict[str, _Box] = {}
     for index, row in enumerate(rows):
@@ -169,7 +169,7 @@ def _line(
 
 def _box(name: str, box: _Box, visits: int, *, now: bool, final: bool) -> Markup:
     kinds = ["state", *["now"][: int(now)], *["final"][: int(final)], *["seen"][: int(visits > 0)]]
-    text = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+    text = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - 1]}…"
     title = f"{name}{', here now' if now else ''}{f', entered {visits} times' if visits else ''}"
     count = Markup("")
     if visits > 1:

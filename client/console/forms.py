@@ -13,7 +13,7 @@ from client.errors import UsageError
 __all__ = ["Field", "arguments_in", "field_key", "fields_of"]
 
 Control = Literal["text", "long", "number", "integer", "boolean", "choice", "json"]
-LONG = 80
+LONG_TEXT_CHARACTERS = 80
 """Characters from which a text gets a field of several lines."""
 ABSENT = object()
 
@@ -85,7 +85,9 @@ def _field(name: str, given: Any, schema: Mapping[str, Any], value: Any, require
         case _ if isinstance(own.get("enum"), list):
             control, options = "choice", own["enum"]
         case "string":
-            control = "long" if len(str(value)) > LONG or set(str(value)) & {"\n", "\r"} else "text"
+            control = (
+                "long" if len(str(value)) > LONG_TEXT_CHARACTERS or set(str(value)) & {"\n", "\r"} else "text"
+            )
         case "integer":
             control = "integer"
         case "number":

@@ -26,10 +26,10 @@ from workflows.people import Request, StandingApproval
 __all__ = ["ROUTES"]
 
 AnyRequest = Request | RequestSummary
-SHOWN = 100
+MAX_SHOWN_REQUESTS = 100
 """Requests on the page; who decides them sees the others."""
-CLOSED = 20
-LED_TO = 3
+MAX_CLOSED_REQUESTS = 20
+STEPS_BEFORE = 3
 """Steps before a request that its page shows."""
 
 
@@ -38,7 +38,7 @@ class _Lately:
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, str], None] = {}
-        self.closed: deque[Request] = deque(maxlen=CLOSED)
+        self.closed: deque[Request] = deque(maxlen=MAX_CLOSED_REQUESTS)
 
     async def update(self, console: Console, now: dict[tuple[str, str], None]) -> None:
         gone, self.open = [key for key in self.open if key not in now], now
@@ -57,7 +57,7 @@ async def _parts(console: Console) -> Parts:
     rows = [(line, request) for line in lines for request in line.requests or (None,)]
     lately = _LATELY.setdefault(console, _Lately())
     await lately.update(console, {(line.id, one.id): None for line, one in rows if one is not None})
-    shown, more = rows[:SHOWN], max(len(rows) - SHOWN, 0)
+    shown, more = rows[:MAX_SHOWN_REQUESTS], max(len(rows) - MAX_SHOWN_REQUESTS, 0)
     return {
         "inbox": console.part("_inbox.html", rows=shown, more=more, closed=tuple(lately.closed)),
     }
@@ -103,7 +103,7 @@ async def request_page(
         "reason": request_reason(asked, view.task),
         "fields": await _fields(console, run, asked),
         "verbs": _verbs(asked),
-        "steps": steps_of(view.records, last=LED_TO),
+        "steps": steps_of(view.records, last=STEPS_BEFORE),
         "before": [one for one in request_history(view.records) if one.id != asked.id],
         "error": error,
         "typed": typed or {},

@@ -30,10 +30,10 @@ from workflows.people import DoneCall
 
 __all__ = ["ROUTES"]
 
-PAGE = 50
-STEPS = 30
+PAGE_RUNS = 50
+PAGE_STEPS = 30
 """Steps of a run that its page shows at first, the newest ones."""
-RECORDS = 100
+PAGE_RECORDS = 100
 PROGRESS = {
     "waiting": "AgentWaiting IS NOT NULL AND ExecutionStatus = 'Running'",
     "running": "ExecutionStatus = 'Running'",
@@ -74,7 +74,7 @@ def _query(filters: Mapping[str, str]) -> str:
 
 async def _list_parts(console: Console, request: Request) -> Parts:
     filters, token = _filters(request), _token(console, request.query_params.get("page", ""))
-    lines, following = await console.agents.list_page(_query(filters), PAGE, token)
+    lines, following = await console.agents.list_page(_query(filters), PAGE_RUNS, token)
     more = base64.urlsafe_b64encode(_mark(console, following) + following).decode() if following else ""
     return {"runs": console.part("_runs.html", lines=lines, more=more, filters=filters, later=bool(token))}
 
@@ -150,7 +150,7 @@ async def _run_parts(console: Console, request: Request) -> Parts:
     }
     if tab == "log":
         before = _number(request.query_params, "before", len(view.records))
-        shown = view.records[max(before - RECORDS, 0) : before]
+        shown = view.records[max(before - PAGE_RECORDS, 0) : before]
         parts["log"] = console.part("_log.html", view=view, records=shown)
     else:
         for step in _steps(view, request):
@@ -161,7 +161,7 @@ async def _run_parts(console: Console, request: Request) -> Parts:
 
 
 def _steps(view: RunView, request: Request) -> Sequence[Any]:
-    return steps_of(view.records, last=None if request.query_params.get("all") else STEPS)
+    return steps_of(view.records, last=None if request.query_params.get("all") else PAGE_STEPS)
 
 
 async def run_page(console: Console, request: Request) -> Response:
@@ -181,7 +181,7 @@ async def run_page(console: Console, request: Request) -> Response:
         tab=tab,
         first=first,
         before=_number(request.query_params, "before", len(view.records)),
-        records=RECORDS,
+        records=PAGE_RECORDS,
     )
 
 

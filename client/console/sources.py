@@ -17,8 +17,8 @@ from workflows.kernel.log import Record
 
 __all__ = ["RunView", "Sources"]
 
-CHILDREN = 200
-KEPT = 30
+MAX_CHILD_RUNS = 200
+MAX_KEPT_RUNS = 30
 """Runs whose logs are kept in memory."""
 
 
@@ -111,7 +111,7 @@ class Sources:
         elif known.result is None:
             await self._find_result(run, known)
         if is_new or raw.pending_children:
-            found, _ = await self._agents.list_page(list_filter(prefix=f"{run}/"), CHILDREN)
+            found, _ = await self._agents.list_page(list_filter(prefix=f"{run}/"), MAX_CHILD_RUNS)
             known.children = tuple(line for line in found if line.progress != "continued")
         if is_new or (known.replayed and known.status is not None):  # a worker answers again
             await self._read_log(run, known)
@@ -160,6 +160,6 @@ class Sources:
         if known is None or known.execution != execution:  # reset, or continued as new
             known = _Known(execution)
         self._known[run] = known
-        while len(self._known) > KEPT:
+        while len(self._known) > MAX_KEPT_RUNS:
             self._known.popitem(last=False)
         return known

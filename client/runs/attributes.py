@@ -28,7 +28,7 @@ __all__ = [
     "accept_new_statuses", "line_of", "newest_runs", "requests_in_memo", "start_attributes", "start_memo",
 ]  # fmt: skip
 
-PAGE = 100
+PAGE_RUNS = 100
 """Runs that are fetched at once where few are wanted."""
 HALVES = ("CloseTime IS NULL", "CloseTime IS NOT NULL")
 
@@ -101,7 +101,7 @@ async def newest_runs(
     last one of `limit` began cannot be among them, and none behind it in the list.
     """
     found: dict[str, WorkflowExecution] = {}
-    size = 1000 if limit is None else PAGE
+    size = 1000 if limit is None else PAGE_RUNS
     for half in ("CloseTime IS NULL",) if wanted.get("running") else HALVES:
         seen: list[datetime] = []
         query = f"{list_filter(**wanted)} AND {half}"

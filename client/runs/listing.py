@@ -29,7 +29,7 @@ PROGRESS: dict[int | None, Progress] = {
 }
 """By Temporal's number of the status; one that is not here is of a run that is not over."""
 GOAL_CHARACTERS = 200
-CANDIDATES = 10
+MAX_NAMED_RUNS = 10
 """Runs that a message names."""
 REQUESTS_KEY = "requests"
 """Memo: the open requests in short."""
@@ -172,8 +172,8 @@ def run_with_short_id(short: str, ids: Iterable[str]) -> str | None:
     found = sorted(run for run in set(ids) if run.startswith(short) or run.endswith(short))
     outer = [run for run in found if not any(run.startswith(f"{other}/") for other in found)]
     if len(outer) > 1:
-        more = [f"  and {len(outer) - CANDIDATES} more"] if len(outer) > CANDIDATES else []
-        lines = "\n".join([*(f"  {run}" for run in outer[:CANDIDATES]), *more])
+        more = [f"  and {len(outer) - MAX_NAMED_RUNS} more"] if len(outer) > MAX_NAMED_RUNS else []
+        lines = "\n".join([*(f"  {run}" for run in outer[:MAX_NAMED_RUNS]), *more])
         raise UsageError(
             f"{short}: several runs have an id that begins or ends so; name one of them:\n{lines}"
         )

@@ -29,7 +29,7 @@ from workflows.api import FOR_ARCHIVE
 
 __all__ = ["ArchiveProblem", "missing_ends", "repairing"]
 
-PAUSE = 30
+PAUSE_SECONDS = 30
 """Seconds between two looks at what waits for the archive."""
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class ArchiveProblem(Frozen):
 
 @asynccontextmanager
 async def repairing(
-    client: Client, queue: str, archiving: ArchiveActivities, pause: float = PAUSE
+    client: Client, queue: str, archiving: ArchiveActivities, pause: float = PAUSE_SECONDS
 ) -> AsyncIterator[None]:
     """During the body, write runs of a task queue to the archive if it lacks their end; `pause`: seconds
     between two looks."""

@@ -41,9 +41,9 @@ VOTES_LIMIT = 100
 """Votes on one request that do not agree; then only `reject` and `abort` are left."""
 AMOUNT_LIMIT = 10**12
 """The largest top-up."""
-MAX_LISTED = 5
+MAX_NAMED_REQUESTS = 5
 """Open requests that a refusal names."""
-MAX_NAMED = 10
+MAX_NAMED_PEOPLE = 10
 """People and groups that a refusal names."""
 
 
@@ -200,7 +200,7 @@ class DecisionRules:
 
 def request_list(requests: Sequence[Request]) -> str:
     """Open requests with what a decision must name: `r1 (digest ...), r2 (digest ...), 3 more`."""
-    named = [f"{request.id} (digest {request.digest})" for request in requests[:MAX_LISTED]]
+    named = [f"{request.id} (digest {request.digest})" for request in requests[:MAX_NAMED_REQUESTS]]
     more = len(requests) - len(named)
     return ", ".join([*named, f"{more} more"] if more else named) or "none"
 
@@ -291,8 +291,8 @@ def _check_amounts(request: Request, decision: Decision) -> None:
 def _deciders(request: Request) -> str:
     if not request.approvers:
         return f"{request.quorum} different people"
-    more = len(request.approvers) - MAX_NAMED
-    names = ", ".join(request.approvers[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(request.approvers) - MAX_NAMED_PEOPLE
+    names = ", ".join(request.approvers[:MAX_NAMED_PEOPLE]) + (f" and {more} more" if more > 0 else "")
     return f"{names} ({request.group})"
 
 
@@ -356,7 +356,7 @@ class Commands:
         used for another command. A repeat passes."""
         group, name = self._group, command.by
         if group.approvers and name not in group.approvers:
-            may = ", ".join(group.approvers[:MAX_NAMED])
+            may = ", ".join(group.approvers[:MAX_NAMED_PEOPLE])
             raise Refused(
                 f"{name or 'A sender without a name'} may not command this run; {may} may "
                 f"({self.people.commands}). Name one of them in `by`."
@@ -377,7 +377,7 @@ class Commands:
         if causes and groups and self.people.commands is None:
             raise Refused(
                 f"`{causes}` does what people must approve here, but anybody may command this run. Set "
-                f"`people.commands` in the agent file to a group ({', '.join(groups[:MAX_NAMED])})."
+                f"`people.commands` in the agent file to a group ({', '.join(groups[:MAX_NAMED_PEOPLE])})."
             )
 
     def is_repeat(self, command: Command) -> bool:

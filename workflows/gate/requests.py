@@ -28,12 +28,12 @@ from workflows.people import Decided, Decision, Kind, Request, RequestOutcome, R
 
 __all__ = ["OUTCOMES", "Position", "RequestEvent", "RequestState", "Requests"]
 
-CLOSED_KEPT = 100
+MAX_CLOSED_REQUESTS = 100
 """Closed requests of earlier steps that are kept; those of the newest step are all kept."""
-SHORT_ARGUMENTS = 2_000
+SHORT_ARGUMENTS_BYTES = 2_000
 """Bytes of JSON up to which arguments are written into the log, and kept after their step. The digest always
 is."""
-COMMENT = 1_000
+COMMENT_CHARS = 1_000
 """Characters of a comment in a `Decided`."""
 FACTS = {
     "kind", "activity_id", "tool", "digest", "rule", "options", "group", "approvers", "quorum", "deadline",
@@ -237,9 +237,9 @@ class Requests:
         past = [
             one for one in self.closed_requests if (one.machine, one.step) != (newest.machine, newest.step)
         ]
-        for request in past[: max(len(past) - CLOSED_KEPT, 0)]:
+        for request in past[: max(len(past) - MAX_CLOSED_REQUESTS, 0)]:
             del self._states[request.id]
-        for request in past[-CLOSED_KEPT:]:
+        for request in past[-MAX_CLOSED_REQUESTS:]:
             self._update(_with_short_arguments(request))
 
     # -- deciding --------------------
@@ -401,7 +401,7 @@ class Requests:
 
     def decisions(self) -> tuple[Decided, ...]:
         """The newest closed requests, oldest first; for the run's result."""
-        return tuple(decision_summary(request) for request in self.closed_requests[-CLOSED_KEPT:])
+        return tuple(decision_summary(request) for request in self.closed_requests[-MAX_CLOSED_REQUESTS:])
 
     def take_events(self) -> tuple[RequestEvent, ...]:
         """What has happened since this was called last, in order."""
@@ -446,7 +446,7 @@ def decision_summary(request: Request) -> Decided:
         request=request.id,
         kind=request.kind,
         outcome=request.outcome,
-        text=vote.text[:COMMENT] if vote else "",
+        text=vote.text[:COMMENT_CHARS] if vote else "",
         tool=request.tool,
         by=tuple(one.by for one in votes if one.by),
         verified=bool(votes) and all(one.verified for one in votes),
@@ -490,4 +490,4 @@ def _with_short_arguments(request: Request) -> Request:
 
 
 def _short(arguments: JsonObject | None) -> JsonObject | None:
-    return arguments if arguments is not None and len(canonical(arguments)) <= SHORT_ARGUMENTS else None
+    return arguments if arguments is not None and len(canonical(arguments)) <= SHORT_ARGUMENTS_BYTES else None

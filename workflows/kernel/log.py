@@ -74,13 +74,13 @@ ROLLED_BACK = "RolledBack"
 FORKED = "Forked"
 """Event of a record that goes on from a step of another run; that run's records stand before it."""
 
-TITLE, OUTPUT, ERROR = 200, 300, 60
+TITLE_CHARS, OUTPUT_CHARS, ERROR_CHARS = 200, 300, 60
 """The most characters of a title, an output and an error in `LoggedCall`."""
-ANSWERED = 6_000
+ANSWERED_BYTES = 6_000
 """The most bytes of a record's `answered`, as JSON."""
-ARGUMENTS = 2_000
+ARGUMENTS_CHARS = 2_000
 """The most characters of a call's arguments."""
-MORE = 60
+MORE_BYTES = 60
 """Bytes of the last of them, which says how many more there were."""
 NO_CALLS = {"ask_model", "ask_person", "together", "say"}
 """Kinds of effect that the log has elsewhere: as messages, as decisions."""
@@ -135,17 +135,19 @@ def wanted_calls(effect: Effect[Any], place: str) -> tuple[LoggedCall, ...]:
     """The calls that an effect asks for; questions to models and people are none."""
     runs = tool_calls(effect, place)
     calls = [
-        LoggedCall(kind=one.kind, title=_short(one.title, TITLE), id=name)
+        LoggedCall(kind=one.kind, title=_short(one.title, TITLE_CHARS), id=name)
         for name, one in members(effect, place)
         if not isinstance(one, CallTools) and one.kind not in NO_CALLS
     ]
-    calls += [LoggedCall(kind="call_tools", title=_short(run.title, TITLE), id=n) for n, run in runs.items()]
-    return shortened(calls, ANSWERED)
+    calls += [
+        LoggedCall(kind="call_tools", title=_short(run.title, TITLE_CHARS), id=n) for n, run in runs.items()
+    ]
+    return shortened(calls, ANSWERED_BYTES)
 
 
 def answered(effect: Effect[Any], answer: Any, place: str) -> tuple[LoggedCall, ...]:
     """What came of an effect, of each call and each member side by side; as much as there is room for."""
-    return shortened(tuple(_each(effect, answer, place)), ANSWERED)
+    return shortened(tuple(_each(effect, answer, place)), ANSWERED_BYTES)
 
 
 def shortened(every: Sequence[LoggedCall], room: int) -> tuple[LoggedCall, ...]:
@@ -153,7 +155,7 @@ def shortened(every: Sequence[LoggedCall], room: int) -> tuple[LoggedCall, ...]:
     sizes = [_size(one) for one in every]
     if sum(sizes) <= room:
         return tuple(every)
-    room, found, spared = room - MORE, list[LoggedCall](), list[int]()
+    room, found, spared = room - MORE_BYTES, list[LoggedCall](), list[int]()
     for one, size in zip(every, sizes, strict=True):
         is_long = len(one.output) > len(LEFT_OUT)
         bare = one.model_copy(update={"output": LEFT_OUT, "is_cut": True}) if is_long else one
@@ -189,7 +191,7 @@ def _each(effect: Effect[Any], answer: Any, place: str) -> Iterator[LoggedCall]:
             for (name, run), result in zip(tool_calls(effect, place).items(), answer.results, strict=False):
                 yield _made(
                     effect.kind, run.title, result.output, result.error, call=run.id, id=name,
-                    arguments=_cut_arguments(run), edited_by=run.edited_by[:TITLE],
+                    arguments=_cut_arguments(run), edited_by=run.edited_by[:TITLE_CHARS],
                     seconds=round(result.seconds, 3),
                 )  # fmt: skip
         case _:
@@ -203,7 +205,9 @@ def _outcome(answer: Any) -> tuple[str, str | None]:
         case MachineEnded():
             return answer.answer or answer.error or "", None if answer.ok else answer.exit_reason
         case ArtifactsRead():
-            return "\n".join(one.problem or one.text[:OUTPUT] for one in answer.texts[:OUTPUT]), None
+            return "\n".join(
+                one.problem or one.text[:OUTPUT_CHARS] for one in answer.texts[:OUTPUT_CHARS]
+            ), None
         case CodeStepped():
             return answer.error or answer.printed, "raised" if answer.error else None
     return "", None
@@ -212,14 +216,14 @@ def _outcome(answer: Any) -> tuple[str, str | None]:
 def _made(
     kind: str, title: str, output: str, error: str | None, *, call: str = "", **more: Any
 ) -> LoggedCall:
-    shown = _short(output.rstrip(), OUTPUT)
+    shown = _short(output.rstrip(), OUTPUT_CHARS)
     return LoggedCall(
         kind=kind,
-        title=_short(title, TITLE),
+        title=_short(title, TITLE_CHARS),
         output=shown,
         is_cut=len(shown) < len(output.rstrip()),
-        error=error and _short(error, ERROR),
-        call=call if len(call) <= TITLE else "",  # a model may have written it
+        error=error and _short(error, ERROR_CHARS),
+        call=call if len(call) <= TITLE_CHARS else "",  # a model may have written it
         **more,
     )
 
@@ -229,13 +233,15 @@ def _cut_arguments(run: ToolCall) -> JsonObject:
     room for."""
     arguments = {name: value for name, value in run.arguments.items() if name not in run.filled}
     found: JsonObject = {}
-    left = ARGUMENTS
+    left = ARGUMENTS_CHARS
     for name, value in arguments.items():
         text = json.dumps(value, ensure_ascii=False)
-        left -= len(name) + min(len(text), OUTPUT)
+        left -= len(name) + min(len(text), OUTPUT_CHARS)
         if left < 0:
             return {**found, "...": f"and {len(arguments) - len(found)} more"}
-        found[readable(name)] = value if len(text) <= OUTPUT and text.isprintable() else _short(text, OUTPUT)
+        found[readable(name)] = (
+            value if len(text) <= OUTPUT_CHARS and text.isprintable() else _short(text, OUTPUT_CHARS)
+        )
     return found
 
 

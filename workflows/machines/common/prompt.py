@@ -9,7 +9,7 @@ from activities.contracts import Message, ToolSpec
 
 __all__ = ["parameters", "system_message", "tool_list"]
 
-SAID = {"type", "title", "description", "additionalProperties"}
+NEEDLESS_KEYS = {"type", "title", "description", "additionalProperties"}
 """Keys of a tool's schema that tell a model nothing beyond the words around it."""
 
 
@@ -27,5 +27,5 @@ def tool_list(specs: Iterable[ToolSpec], word: str, none: str) -> str:
 
 def parameters(spec: ToolSpec) -> str:
     """A tool's parameters as a JSON schema."""
-    schema = {key: value for key, value in spec.parameters.items() if key not in SAID}
+    schema = {key: value for key, value in spec.parameters.items() if key not in NEEDLESS_KEYS}
     return json.dumps(schema, ensure_ascii=False)

@@ -29,7 +29,7 @@ from workflows.machines.contract.round import SHOWN_ITEMS
 
 __all__ = ["DECIDE_AGAIN", "journal", "opening"]
 
-LISTED = 60
+MAX_LISTED_ARTIFACTS = 60
 """Artifacts that a journal lists; older ones are counted."""
 EVENT_CHARS = 600
 FLAT_CHARS = 500
@@ -134,7 +134,7 @@ def _slot(spec: SlotSpec, filled: FilledSlot | None) -> str:
 def _artifacts(c: Contract) -> list[str]:
     """The newest ones; those of the round before with a preview, the others were shown with one before."""
     lines = [_artifact(id, kept, c.round.index) for id, kept in c.artifacts.items()]
-    older = len(lines) - LISTED
+    older = len(lines) - MAX_LISTED_ARTIFACTS
     return lines if older <= 0 else [f"- (and {older} older ones)", *lines[older:]]
 
 

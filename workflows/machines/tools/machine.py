@@ -192,7 +192,7 @@ def begin(input: RunInput, options: Options) -> tuple[Tools, list[Message]]:
 # -- the states -----------------------------------------------------------------------------------
 
 ENDS = {"finish", "answer", "policy", "error", "raises"}
-SHOWN = {"cut", "iteration", "policy_memory"}
+POLICY_READS = {"cut", "iteration", "policy_memory"}
 
 
 def ask(run: Run, iteration: int) -> Generator[Any, Any, ModelReplied]:
@@ -231,7 +231,7 @@ def first_reply(c: Tools, run: Run) -> Visit:
     return {"cut": was_cut(reply)}, LLMResponseReceived()
 
 
-@state(S.PROMPTING, reads=SHOWN, writes={"policy_memory", *ENDS})
+@state(S.PROMPTING, reads=POLICY_READS, writes={"policy_memory", *ENDS})
 def look(c: Tools, run: Run) -> VisitEnd:
     """Look at the newest reply: policies first, then tool calls, then the answer. A policy that stops also
     discards an answer that is there. PROMPTING is the spec's name: the reply came in the state before."""
@@ -251,7 +251,7 @@ def look(c: Tools, run: Run) -> VisitEnd:
     S.EXECUTING_TOOLS,
     asks={CallTools, AskModel},
     counts="iterations",
-    reads=SHOWN,
+    reads=POLICY_READS,
     writes={"cut", "iteration", "policy_memory", *ENDS},
 )
 def execute(c: Tools, run: Run) -> Visit:
