@@ -40,7 +40,7 @@ class ArchiveActivities:
     async def archive_log(self, request: ArchiveRequest) -> str:
         """Write the next part of a run's log; returns the hash of its last record. Safe to repeat.
 
-        Raises `StoreUnavailable`, which is worth a retry, and for a part behind a gap what is not.
+        Raises `StoreUnavailable`, which is worth a retry, and for a part after a gap what is not.
         """
         if request.behind_gap:
             raise ApplicationError("an earlier part of the log could not be written", non_retryable=True)

@@ -1,4 +1,4 @@
-"""What a workflow hands to its own activity when both run in one process: the question behind it.
+"""What a workflow hands to its own activity when both run in one process: the question after the call.
 
 A machine is pure, so what it will ask a model once a tool has answered can be computed where the tool has
 run. The workflow hands over how, before it schedules the call; the activity asks at once, and one activity
@@ -36,7 +36,7 @@ class Question:
 
 @dataclass(slots=True)
 class Handover:
-    """How to compute the question behind one call."""
+    """How to compute the question after one call."""
 
     question: Callable[[ToolResult, float], Question | None]
     """From the tool's result and the time in seconds since 1970. None: the machine asks no model next, or
@@ -68,7 +68,7 @@ def handed_over(key: str, handover: Handover) -> Iterator[None]:
 
 
 async def with_early_reply(key: str, answer: ToolResult, ask_model: Ask) -> ToolResult:
-    """The result of the call with this key, with the reply to the question behind it if one was handed
+    """The result of the call with this key, with the reply to the question after it if one was handed
     over.
 
     Nothing goes wrong by the question: when it fails, is stopped by a command or cancelled with the activity,

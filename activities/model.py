@@ -64,7 +64,7 @@ NAME_CHARS = 300
 """Of a model and of a reason to end, as a server names them."""
 ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
 PAUSE_SECONDS = 60
-"""After a provider has failed at a question behind a tool call, none is asked there for so long."""
+"""After a provider has failed at a question after a tool call, none is asked there for this long."""
 AWAY_SECONDS = (15, 900)
 """After a question gave its slot back, at first and at most: ten times take about an hour."""
 
@@ -88,7 +88,7 @@ class _Before(NamedTuple):
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """What a heartbeat carries behind its text."""
+        """What a heartbeat carries after its text."""
         return tuple(self) if any(self) else ()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["ServerProcess"]
 
 EXIT_SECONDS = 2.0
-"""For the server to end by itself when its input is closed, and again behind SIGTERM."""
+"""For the server to end by itself when its input is closed, and again after SIGTERM."""
 READ_BYTES = 65_536
 LINE_CHARS = 300
 PIPE = asyncio.subprocess.PIPE

@@ -263,7 +263,7 @@ def _connect(server: Server, max_body_bytes: int) -> AsyncOpenAI:
 
 
 def _reading_limit(limit: int, server: Server) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """A hook that ends the reading of a body, or of one event of a stream, behind `limit` bytes, and reads
+    """A hook that ends the reading of a body, or of one event of a stream, after `limit` bytes, and reads
     nothing that is compressed: a small one could unpack to any size."""
     import httpx2
 

@@ -74,7 +74,7 @@ def body(call: ModelCall, quirks: Collection[str] = (), by: str = "") -> JsonObj
 
 
 def _messages(call: ModelCall, quirks: Collection[str], by: str) -> list[dict[str, Any]]:
-    """The messages, each with its images, or with them behind it."""
+    """The messages, each with its images, or followed by them."""
     shaped: list[dict[str, Any]] = []
     waiting: list[Image] = []  # results and system messages cannot hold one
     for message in call.messages:

@@ -89,7 +89,7 @@ def _items(message: Message, call: ModelCall, quirks: Collection[str], by: str) 
             placed.append(item)
         elif own:
             placed.append({**item, **own.pop(0)})
-    if not (texts or calls):  # reasoning behind which nothing comes is refused
+    if not (texts or calls):  # reasoning with nothing after it is refused
         while placed and placed[-1]["type"] == "reasoning":
             placed.pop()
     return [*placed, *texts, *calls] or [{"role": message.role, "content": EMPTY}]

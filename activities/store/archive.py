@@ -4,7 +4,7 @@ One database, one row per record and one per run; where there are keys, records,
 are encrypted. A run is named by its workflow id and the run id of its first execution, so a chain goes on
 through continue-as-new. Each record's hash is made from the hash before it and the record's plain JSON text,
 exactly as the kernel's log does it. The run's head is the last of these; the result of a run that is over is
-one more link behind it. Whoever reads a log or a result here has the whole chain checked; only a list, which
+one more link after it. Whoever reads a log or a result here has the whole chain checked; only a list, which
 shows of each run whether it reached its goal, does not.
 
 A run that was reset writes another end of its log. The chain that it replaces stays whole, under the run id
@@ -290,7 +290,7 @@ class Archive:
         return None if text is None else _object(text, "the result", workflow_id)
 
     def unchecked_result(self, workflow_id: str) -> JsonObject | None:
-        """The same for lists, of many runs at once: it reads one row, and nobody checks the log behind it."""
+        """The same for lists, of many runs at once: it reads one row, and nobody checks its log."""
         run = (workflow_id, self._run_id(workflow_id, None))
         rows = self.database.rows(f"SELECT result FROM runs WHERE {ONE} AND result IS NOT NULL", run)
         return _object(self._keys.unseal_text(str(rows[0][0])), "the result", workflow_id) if rows else None
@@ -433,7 +433,7 @@ def _aside(execute: Execute, run: Run) -> Run:
 
 
 def _late_chain(execute: Execute, run: Run, after: str) -> Run:
-    """Where a part goes that comes late: behind the parts before it, if they were late, too."""
+    """Where a part goes that comes late: after the parts before it, if they were late, too."""
     query = "SELECT run_id FROM runs WHERE workflow_id=? AND run_id LIKE ? AND head=?"
     if found := execute(query, (run[0], f"{run[1]}~%", after)):
         return run[0], str(found[0][0])

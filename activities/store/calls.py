@@ -1,6 +1,6 @@
 """What workers know of calls with outside effects, beside Temporal's history.
 
-A history that is reset forgets the calls behind its new end, and a worker that is lost tells nobody what it
+A history that is reset forgets the calls after its new end, and a worker that is lost tells nobody what it
 did. So a worker writes down each such call before it is performed, and what came of it afterwards. Who is
 about to perform a call looks here first. Where there are keys, all but the calls' keys is encrypted.
 """

@@ -473,7 +473,7 @@ class ToolActivities:
         models: ModelActivities | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
-        """`models` keep outputs for the question behind a call, and ask it where the workflow has handed it
+        """`models` keep outputs for the question after a call, and ask it where the workflow has handed it
         over."""
         self.runner = runner
         self._models, self._telemetry = models, telemetry or Telemetry()
@@ -489,7 +489,7 @@ class ToolActivities:
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: ToolInput) -> ToolResult:
-        """Run one tool, and ask the question behind it if the workflow has handed it over.
+        """Run one tool, and ask the question after it if the workflow has handed it over.
 
         Raises `ApplicationError` of type `Transient` to be called again."""
         began, models = time.monotonic(), self._models

@@ -16,7 +16,7 @@ What comes from outside, `at` so many seconds after the beginning:
     cancel   the run is cancelled
 
 `inner` names the inner run that an entry belongs to: its workflow id without the part of the outer run.
-`before` means that a tool had ended so many seconds earlier: a model was asked behind it. `together` means in
+`before` means that a tool had ended so many seconds earlier: a model was asked after it. `together` means in
 the same turn as the entry before it: the run sees both at once.
 """
 
@@ -250,7 +250,7 @@ class Recorder:
             assert isinstance(call, AskModel)
             self._known[site.conversation.add(answer.message).digest] = site.activity_id
             if site.reply is not None:
-                self._last = None  # it came behind its tool's result
+                self._last = None  # it came after its tool's result
         entry = self.note_input({"answer": site.activity_id, key: self._answer(answer, call)}, name, now)
         if isinstance(answer, ToolResult) and answer.early is not None:
             entry["early"] = _lean(answer.early.reply, exclude=OF_A_REPLY)

@@ -346,7 +346,7 @@ async def abort(
     if request is not None:
         return await _decide(common, how, run, request, "abort", _only(reason))
     if how.digest is not None:
-        raise UsageError("--digest is of a request: name the request behind the run, such as r1")
+        raise UsageError("--digest is of a request: name the request after the run, such as r1")
     return await _command(common, how, run, command_from("abort", reason))
 
 

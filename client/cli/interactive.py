@@ -1,7 +1,7 @@
 """What a run asks, on the terminal.
 
 What was typed before a question was shown never answers it. Before each prompt the terminal is asked for its
-status (`ESC [ 5 n`). A terminal draws and answers in order, so its answer (`ESC [ 0 n`) arrives behind all
+status (`ESC [ 5 n`). A terminal draws and answers in order, so its answer (`ESC [ 0 n`) arrives after all
 keys that were pressed before the question was drawn; these are dropped. Clearing the input queue alone would
 leave keys that are still on their way through the kernel or through ssh, and prompt_toolkit keeps keys for
 its next prompt.
@@ -250,7 +250,7 @@ class _Announcer:
 
 
 def _prompt(request: Request, letters: str) -> str:
-    """What stands before the cursor; behind the keys of an unknown outcome no comment is taken."""
+    """The prompt before the cursor; after a key for an unknown outcome no comment is taken."""
     what = plain(request.tool or request.kind)
     if request.kind == "outcome":
         return f"{request.id} did {what} take effect? {letters}: "

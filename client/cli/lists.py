@@ -98,7 +98,7 @@ def print_runs(lines: Iterable[RunLine], now: datetime) -> None:
 
 
 def _run_cells(line: RunLine, now: datetime) -> tuple[Cell, ...]:
-    """A run in a list: its mark, and what stands behind it."""
+    """A run in a list: its mark, and the texts after it."""
     began = f"{time_span((now - line.started).total_seconds())} ago"
     mark, colour, words = "●", "blue", line.state or line.progress
     if not line.is_running:

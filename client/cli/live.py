@@ -290,7 +290,7 @@ class _Blocks:
         return line
 
     def _put(self, line: Text) -> Iterator[Text]:
-        """A line behind what is held; the first one of a block has its number."""
+        """A line after what is held; the first one of a block has its number."""
         yield from self._release()
         if self._open != self._place:
             self._open = self._place

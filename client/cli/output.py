@@ -115,7 +115,7 @@ def wide(text: str) -> int:
 
 
 def wrapped(text: str, width: int, indent: int = 0, mark: str = "", lines: int | None = None) -> str:
-    """The text behind a mark, wrapped so that all its lines stand below each other.
+    """The text after a mark, wrapped so that its lines align.
 
     Lines are broken between words only: ids and links stay whole. Of more than `lines` the first are kept.
     """

@@ -135,7 +135,7 @@ class _Piped(Console):
 def hanging(
     text: str, console: Console, indent: int = 0, mark: str = "", *, style: str = "", lines: int | None = None
 ) -> Text:
-    """The text behind a mark, wrapped so that all its lines stand below each other.
+    """The text after a mark, wrapped so that its lines align.
 
     Lines are broken between words only: ids and links stay whole. Of more than `lines` the first are kept.
     """
@@ -214,7 +214,7 @@ def reset_block(reset: Reset) -> Text:
 
 
 def _beginning(text: str, mark: str = "") -> str:
-    """The first lines of a text behind a mark, below the head of a block."""
+    """The first lines of a text after a mark, below the head of a block."""
     text = plain(text).strip()
     kept = "\n".join(text[:REASON_CHARACTERS].splitlines()[:REASON_LINES])
     lines = indented(kept if len(kept) == len(text) else f"{kept} …", by=6 + len(mark))

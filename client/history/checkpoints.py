@@ -32,7 +32,7 @@ class CheckpointLine(StepLine):
     state: str
     """Where the step begins."""
     holds: bool = True
-    """False: a rollback went behind it, so the run cannot go back to it."""
+    """False: a rollback went to before it, so the run cannot go back to it."""
 
 
 class StepSnapshot(Frozen):
@@ -107,7 +107,7 @@ class Source:
         """Where a step begins.
 
         Raises:
-            UsageError: the run has not begun the step, or has gone back behind it.
+            UsageError: the run has not begun the step, or has gone back to before it.
             RatchetError: it has no log.
         """
         found = {point.step: point for point in self.checkpoints}

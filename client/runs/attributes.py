@@ -98,7 +98,7 @@ async def newest_runs(
     """The newest executions of the runs of a filter, the newest first.
 
     A server lists what is open by its start and what is closed by its end. A run that has ended before the
-    last one of `limit` began cannot be among them, and none behind it in the list.
+    last one of `limit` began cannot be among them, nor can any after it in the list.
     """
     found: dict[str, WorkflowExecution] = {}
     size = 1000 if limit is None else PAGE_RUNS

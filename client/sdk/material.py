@@ -49,7 +49,7 @@ async def material_for(source: str | bytes | Path, blobs: BlobStore) -> str | Ma
 
 
 async def goal_with_images(goal: str, sources: Sequence[bytes | Path], images: Images) -> str:
-    """The goal with a mark for each image behind it; the images are in the store then.
+    """The goal, followed by a mark for each image; the images are in the store then.
 
     Raises:
         UsageError: there is no such file, it is too large, or it is no PNG, JPEG, GIF or WebP.

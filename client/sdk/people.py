@@ -146,7 +146,7 @@ class RunCommander(ConnectedReader):
                 return page.model_copy(update={"open": found, "parameters": parameters})
 
     async def open_and_closed_requests(self, run: str) -> tuple[Request, ...]:
-        """The open requests, and the five that were closed last behind them; each once."""
+        """The open requests, followed by the five that were closed last; each once."""
         while True:
             found = (await self.requests_page(run)).open
             page = await self._requests_from(run, len(found))
@@ -381,7 +381,7 @@ class RunCommander(ConnectedReader):
                     yield one
                 newest = max([newest, *(record.at for record in records)])
                 found = await changes.after(records)
-                # one that has opened since then comes behind the records that led to it
+                # one that has opened since then comes after the records that led to it
                 requests = [r for r in found if r.run == run and r.is_open and r.created > newest]
                 for request in (r for r in found if r not in requests):
                     yield request

@@ -2,9 +2,9 @@
 
 The run's conversation stays whole. For a model with `window_tokens`, what is sent of it is: the opening
 (instructions, goal, an earlier conversation), then a note in the place of older messages, then the newest
-ones. The note has a summary that the model wrote when it was asked to (`Question.shorten`), and behind it,
+ones. The note has a summary that the model wrote when it was asked to (`Question.shorten`), and after it,
 word for word, what people said and decided. A tool's result may have the summary say anything: its lines are
-quoted, so that nothing in it looks like what people decided. The next summary begins behind the opening
+quoted, so that nothing in it looks like what people decided. The next summary begins after the opening
 again: it takes in the note before.
 
 Sizes are bytes of messages. Tokens per byte are learned from each reply: the tokens that its provider
@@ -120,7 +120,7 @@ class Part:
     start: int
     end: int
     conversation: Conversation
-    """What is sent up to `end`: the summary is asked for behind it."""
+    """What is sent up to `end`: the summary is asked for after it."""
     bytes: int
     """Of what is sent in the place of these messages now."""
     tokens: int
@@ -165,7 +165,7 @@ class Compaction:
         """Of the pending question."""
         self._known: tuple[Replacement | None, Conversation, Conversation] = (None, *2 * (Conversation(),))
         """What is sent with this replacement of this conversation. Set as one, and only a shortcut: what an
-        activity asks behind a call is computed in its own thread (`activities/handover.py`)."""
+        activity asks after a call is computed in its own thread (`activities/handover.py`)."""
 
     def dump(self) -> JsonObject:
         """For the next execution of the chain. What is sent is made again there."""

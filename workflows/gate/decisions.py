@@ -225,7 +225,7 @@ def _check_still_asked(request: Request, decision: Decision, now: float) -> None
 
 
 def _check_in_time(request: Request, decision: Decision, now: float) -> None:
-    """A request is still open behind its deadline where no worker ran. Temporal does not tell a run when a
+    """A request is still open after its deadline if no worker ran. Temporal does not tell a run when a
     message came, so the sender's clock decides: what lets something happen counts if it was made in time,
     and says so.
     """

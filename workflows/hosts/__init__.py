@@ -76,7 +76,7 @@ class CallSite:
     activity_id: str
     """`<state>#<visit>:<effect>`, with `.<n>` for one of several, `+<n>` for a question or tool call that is
     asked or made again, `~compact` for a summary that comes before it; at most 800 bytes. Calls with the
-    same id are never under way together. Temporal's activity has a digest of the call behind it."""
+    same id are never under way together. Temporal's activity has a digest of the call at its end."""
     key: str
     """Idempotency key: `<workflow id>/<root>/<branch>/<activity id>`."""
     title: str
@@ -91,7 +91,7 @@ class CallSite:
     reply: ModelReplied | None = None
     """AskModel: its reply, where the question was asked already."""
     next_question: NextQuestion | None = None
-    """ToolInput: what the machine will ask a model behind it. A host may ask that at once, where the tool
+    """ToolInput: what the machine will ask a model after it. A host may ask that at once, where the tool
     ran, and return the reply as `ToolResult.early`."""
 
     def digest(self, effect: AskModel) -> str:

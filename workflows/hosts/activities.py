@@ -236,7 +236,7 @@ class Performer:
             messages=site.conversation.messages[known:],
             skip=effect.skip,
             tool_choice=effect.tool_choice,
-            # of the question, too: behind a tool's second run it may be another one at the same place
+            # of the question, too: after a tool's second run it may be another one at the same place
             key=f"{site.key}/{site.digest(effect)}",
             attempts=model.attempts or effect.attempts,
             most_requests=None if site.requests == math.inf else int(site.requests),
@@ -282,7 +282,7 @@ class Performer:
                 return result
         if len(result.output) >= QUOTED_CHARS:
             self._outputs[text_digest(result.output)] = result.output
-            if len(self._outputs) > MAX_CARRIED_DIGESTS:  # without a question behind them
+            if len(self._outputs) > MAX_CARRIED_DIGESTS:  # without a question after them
                 del self._outputs[next(iter(self._outputs))]
         return result
 
@@ -307,7 +307,7 @@ class Performer:
         return self.specs[tool].timeout_seconds + MARGIN + STORE_MARGIN
 
     def _question_behind(self, call: CallSite) -> Callable[[ToolResult, float], Question | None]:
-        """How an activity finds what to ask behind this call."""
+        """How an activity finds what to ask after this call."""
 
         def question(result: ToolResult, now: float) -> Question | None:
             assert call.next_question is not None
@@ -322,7 +322,7 @@ class Performer:
     def _handed_over(
         self, key: str, question: Callable[[ToolResult, float], Question | None]
     ) -> Iterator[None]:
-        """Let the activity with this key ask the question behind it, if it runs in this process."""
+        """Let the activity with this key ask the question after it, if it runs in this process."""
         # users' code runs under the sandbox's rules, and in the workflow's own thread: never in an activity
         if workflow.unsafe.is_replaying() or not registry.is_shipped(self.task.machine, self.task.options):
             yield

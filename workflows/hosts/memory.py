@@ -391,7 +391,7 @@ class _Run:
         return answer
 
     def stop_early_questions(self) -> None:
-        """There are none: a call is a function's, and so is the question behind it."""
+        """There are none: a call is a function's, and so is the question after it."""
 
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
         task = child.task

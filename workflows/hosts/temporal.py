@@ -241,7 +241,7 @@ class TemporalHost:
         self._publish_state(drive)
         self._publish_waiting(drive)
         waits = bool(drive.run.paused or drive.run.requests.open_requests)
-        # in a replay only what may be asked for behind it
+        # in a replay only what may be asked for after it
         is_read = waits or self._waited or drive.run.suspension.exit is not None
         if records and (is_read or not workflow.unsafe.is_replaying()):
             self._waited = waits

@@ -175,7 +175,7 @@ def shortened(every: Sequence[LoggedCall], room: int) -> tuple[LoggedCall, ...]:
 
 
 def _size(one: LoggedCall) -> int:
-    """Bytes of its JSON, and of the comma behind it."""
+    """Bytes of its JSON, and of the comma after it."""
     return len(one.model_dump_json().encode()) + 1
 
 
@@ -271,7 +271,7 @@ class Record(Frozen):
     begins: bool = False
     """A step begins with it: it leads to the machine's step state."""
     reopens: bool = False
-    """The run ends with it, and can go on behind this end."""
+    """The run ends with it, and can continue after this end."""
     step: int = 0
     """How many steps had begun (entries of the machine's step state)."""
     of_step: int = 0
@@ -368,7 +368,7 @@ def by_step(records: Iterable[Record]) -> tuple[LoggedStep, ...]:
 
 
 def lineage(records: Iterable[Record]) -> list[Record]:
-    """The records that still hold: those behind a rollback's or a fork's point are left out."""
+    """The records that still hold: those after a rollback's or a fork's point are left out."""
     kept: list[Record] = []
     for record in records:
         if record.back_to is not None:

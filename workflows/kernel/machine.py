@@ -293,7 +293,7 @@ class Machine:
     on_rollback: Callable[[Any, Any], Patch] | None = None
     """(restored context, context before) -> what a rollback writes."""
     on_reopen: Callable[[Any], tuple[Enum, Patch]] | None = None
-    """(context at the end) -> the state that goes on behind the last step, and what that writes, such as an
+    """(context at the end) -> the state that continues after the last step, and what that writes, such as an
     exit reason that no longer holds; None: the end of a run is no place to go back to."""
     on_violation: Callable[[Any, MachineError], Patch] | None = None
     fail: Enum | None = None

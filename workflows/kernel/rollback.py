@@ -32,7 +32,7 @@ class Checkpoint:
 
 
 def checkpoints(records: Iterable[Record]) -> tuple[Checkpoint, ...]:
-    """The run's start, the beginning of each step that still holds, and the end behind the last one (spec
+    """The run's start, the beginning of each step that still holds, and the end after the last one (spec
     1.8), if the machine can go on from there."""
     found: dict[int, Checkpoint] = {}
     for record in lineage(records):

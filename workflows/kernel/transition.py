@@ -359,7 +359,7 @@ class Transition:
             move = self.run_visit
 
     def run_visit(self) -> None:
-        """Run the visit to its next effect, or follow the table behind it."""
+        """Run the visit to its next effect, or follow the table after it."""
         s, declared = self.snapshot, self.state
         if s.state in self.machine.final:
             self.live = None
@@ -503,7 +503,7 @@ class Transition:
         about: JsonObject,
         migrated: bool = False,
     ) -> Suspension:
-        """Enter the state of an earlier snapshot again, or go on behind its end: a rollback, a fork, a
+        """Enter the state of an earlier snapshot again, or continue after its end: a rollback, a fork, a
         migration. Nobody is asked before it. `migrated`: the snapshot comes from a log of another version of
         the machine."""
         machine, context, target = self.machine, then.context, then.state

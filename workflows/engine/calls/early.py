@@ -35,7 +35,7 @@ MAX_DROPPED = 3
 """After three dropped replies a run stops asking early: its questions cannot be predicted. A person's message
 drops one at times."""
 LONG_VISIT = 20
-"""Answers of a visit. To find the question behind a call the visit is run again over them, in the worker's
+"""Answers of a visit. To find the question after a call the visit is run again over them, in the worker's
 event loop: after a thousand calls of one block of code that takes 50 ms for each."""
 
 Ask = Callable[[Suspension, AskModel, float], tuple[AskModel, CallSite] | None]
@@ -63,7 +63,7 @@ class EarlyQuestions:
     def question_behind(
         self, name: str, effect: Effect[Any], suspension: Suspension, pending: PendingEffect, ask: Ask
     ) -> NextQuestion | None:
-        """What the machine will ask a model behind this call, if it is the last one of the effect."""
+        """What the machine will ask a model after this call, if it is the last one of the effect."""
         place = suspension.snapshot.place
         names = list(tool_calls(effect, place))
         if not (isinstance(effect, CallTools) and name in names) or not self._is_wanted:

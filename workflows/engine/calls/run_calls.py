@@ -141,7 +141,7 @@ class RunCalls:
 
     async def perform(self, call: HostCall, site: CallSite, name: str) -> Any:
         """What the host's call came to. A question whose reply came early has it already; a tool's call may
-        bring the reply to the question behind it."""
+        bring the reply to the question after it."""
         if isinstance(call, AskModel):
             site, dropped = self.early.answered(call, site)
             self.add_unbilled(dropped)

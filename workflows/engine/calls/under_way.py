@@ -59,7 +59,7 @@ class GivenOut:
     limited: bool = True
     """The run's limit of seconds ends the waiting."""
     stoppable: bool = True
-    """It ends as soon as calls are held back: the call is taken up again behind the pause."""
+    """It ends as soon as calls are held back: the call is taken up again after the pause."""
 
 
 class UnderWay:

@@ -349,7 +349,7 @@ def timing_patch(c: Contract, run: Run, end_reason: str) -> Patch:
 
 
 def round_end(c: Contract, run: Run, end_reason: str, **amounts: int) -> Patch:
-    """The end of a round behind `decision`: its time, the next number, and its charge (spec 5.6)."""
+    """The end of a round after `decision`: its time, the next number, and its charge (spec 5.6)."""
     budget = charge(c.budget, c.round.stage, c.round.strategy, decisions=1, **amounts)
     return {**timing_patch(c, run, end_reason), "round": c.round.next, "budget": budget}
 

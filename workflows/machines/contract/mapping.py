@@ -61,13 +61,13 @@ def new_artifacts(
 
 
 def free_id(name: str, round_index: int, taken: Collection[str]) -> str:
-    """The name itself; if it is taken, the name with the round and a number behind it."""
+    """The name itself; if it is taken, the name followed by the round and a number."""
     numbered = (f"{name}@{round_index}-{number}" for number in itertools.count(2))
     return next(id for id in itertools.chain((name, f"{name}@{round_index}"), numbered) if id not in taken)
 
 
 def place_of(path: str, known: Collection[str]) -> tuple[str, str] | None:
-    """A path such as `rows[0].name` as (id, path behind it); the longest known id wins."""
+    """A path such as `rows[0].name` as (id, path after it); the longest known id wins."""
     ids = [id for id in known if path.startswith(id) and path[len(id) :][:1] in ("", ".", "[")]
     found = max(ids, key=len, default=None)
     return None if found is None else (found, path[len(found) :])

@@ -82,7 +82,7 @@ class SlotMapping(Frozen):
 
     slot_name: Text = ""
     source_path: Text = ""
-    """Id of an artifact, and behind it a path into its value: `rows`, `rows[0].name`."""
+    """Id of an artifact, then a path into its value: `rows`, `rows[0].name`."""
     draft: Annotated[bool, BeforeValidator(lambda given: _word(given) == "true")] = False
     gaps: Text = ""
     """What is still missing, in the model's words."""

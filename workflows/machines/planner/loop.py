@@ -29,7 +29,7 @@ from workflows.machines.planner.prompt import SUM_UP
 
 
 class S(Enum):
-    """The numbered states of spec 4.2, and the end behind FINALIZE."""
+    """The numbered states of spec 4.2, and the end after FINALIZE."""
 
     INTAKE = 0
     PLAN = 1

@@ -390,7 +390,7 @@ def went_back(restored: React, before: React) -> Patch:
 
 
 def reopened(c: React) -> tuple[S, Patch]:
-    """The run goes on behind its last step, which nothing changes any more (R-000-14)."""
+    """The run continues after its last step, which nothing changes any more (R-000-14)."""
     newest = c.newest
     if newest is not None and not newest.closed:
         newest = newest.model_copy(update={"status": "failed"})

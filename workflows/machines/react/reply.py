@@ -48,7 +48,7 @@ def read_reply(text: str) -> Thought | BadReply:
         return BadReply("the reply is empty")
     labels = list(_LABEL.finditer(body))
     if body.startswith("{"):
-        value = first_value(body)  # a model may go on talking behind it
+        value = first_value(body)  # a model may go on talking after it
         if isinstance(value, dict):
             return _checked(value)
         if not labels:
@@ -63,7 +63,7 @@ def read_reply(text: str) -> Thought | BadReply:
 
 
 def _object_within(text: str) -> JsonObject | None:
-    """The first JSON object with a thought, behind words or in a fence among them."""
+    """The first JSON object with a thought, after words or in a fence among them."""
     for opening in itertools.islice(re.finditer(r"\{", text), _MOST_OBJECTS):
         value = first_value(text, opening.start())
         if isinstance(value, dict) and "thought" in value:
@@ -83,7 +83,7 @@ def _labelled(text: str, labels: list[re.Match[str]]) -> Thought | BadReply:
 
 
 def _parts(text: str, labels: list[re.Match[str]]) -> dict[str, str]:
-    """The text behind each label of the first step; thoughts before its action belong together."""
+    """The text after each label of the first step; thoughts before its action belong together."""
     parts: dict[str, str] = {}
     ends = [label.start() for label in labels[1:]] + [len(text)]
     for found, end in zip(labels, ends, strict=True):
@@ -113,7 +113,7 @@ _MARKED_ANSWER = re.compile(rf"{FINAL}[*_]*[ \t]*:[*_]*\s*")
 
 
 def final_answer(thought: str, action: str | None, action_input: JsonObject) -> str | None:
-    """The answer, when the step gives one: behind `FINAL ANSWER`, or the input of `finish`."""
+    """The answer, when the step gives one: after `FINAL ANSWER`, or the input of `finish`."""
     if action == FINISH:
         answer = action_input.get("answer")
         if answer is not None:
