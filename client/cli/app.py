@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]  # public nowhere else
+from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
+from client.cli.values import PlainGroup
 from client.errors import RatchetError
 from client.runs.words import plain
 
@@ -103,7 +104,7 @@ SYNONYMS = {
 """Names that other tools have for a command."""
 
 
-class _LazyGroup(TyperGroup):
+class _LazyGroup(PlainGroup):
     """Imports the module of a command when that command is called, and makes no other one of it."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hin
 
 import typer
 
+from client.cli.values import PlainCommand
 from client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]
         run.__name__, run.__doc__ = work.__name__, work.__doc__
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what Typer reads
         run.__annotations__ = {one.name: one.annotation for one in parameters}
-        app.command(name or work.__name__)(run)
+        app.command(name or work.__name__, cls=PlainCommand)(run)
         return work
 
     return register

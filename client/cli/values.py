@@ -1,0 +1,53 @@
+"""Reading the values of options and arguments without pydantic, where nothing has to be looked at.
+
+Typer reads every value with pydantic, also one that was left out. To import that takes as long as all that
+`ratchet list` does.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["PlainCommand", "PlainGroup"]
+
+
+class _Value:
+    """Reads what is plain as it is, and everything else as Typer does."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value in the type of its parameter. Raises BadParameter."""
+        kind = param.type_descriptor
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if kind.annotation is Path:
+            if os.access(value, os.R_OK) or not os.path.lexists(value):
+                return Path(value)
+        elif kind.annotation is str or value in (kind.choices or (param.default,)):
+            return value
+        return type(param).get_runtime_param(param).coerce(value, param, ctx)
+
+
+class PlainGroup(TyperGroup):
+    """A group of commands that reads its own options so."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters."""
+        return _plain(super().get_params(ctx))
+
+
+class PlainCommand(TyperCommand):
+    """A command that reads its options and arguments so."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters."""
+        return _plain(super().get_params(ctx))
+
+
+def _plain(params: list[Any]) -> list[Any]:
+    for one in params:
+        one.get_runtime_param = _Value
+    return params
