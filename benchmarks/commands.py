@@ -61,7 +61,7 @@ async def _runs(agents: AgentClient, number: int) -> str:
 
 
 async def _measured(folder: str, data_dir: Path, run: str, rounds: int) -> dict[str, tuple[float, float]]:
-    plain = ("--help", "agents", "tools", "machines", "list", "inbox")
+    plain = ("--help", "agents", "tools", "machines", "list", "inbox", "costs")
     lines: list[tuple[str, ...]] = [(name,) for name in plain]
     lines += [(name, run) for name in ("show", "steps", "log", "result")]
     found: dict[str, list[tuple[float, float]]] = {line[0]: [] for line in lines}

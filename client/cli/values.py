@@ -6,10 +6,10 @@ Typer reads every value with pydantic, also one that was left out. To import tha
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
+from typer._param_types import coerce_cli_path  # public nowhere: Typer's own checks of a path
 from typer.core import TyperCommand, TyperGroup
 
 __all__ = ["PlainCommand", "PlainGroup"]
@@ -23,10 +23,11 @@ class _Value:
         kind = param.type_descriptor
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
-        if kind.annotation is Path:
-            if os.access(value, os.R_OK) or not os.path.lexists(value):
-                return Path(value)
-        elif kind.annotation is str or value in (kind.choices or (param.default,)):
+        has_parser = kind.parameter_info.parser is not None
+        if kind.annotation is Path and not has_parser:
+            path: Any = coerce_cli_path(value, kind.parameter_info, path_type=None, param=param, ctx=ctx)
+            return Path(path)
+        if (kind.annotation is str and not has_parser) or value in (kind.choices or (param.default,)):
             return value
         return type(param).get_runtime_param(param).coerce(value, param, ctx)
 
