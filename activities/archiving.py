@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from temporalio import activity
 from temporalio.api.history.v1 import History
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ArchiveRequest, LogRead, LogWanted
-from activities.store.archive import Archive
+from activities.evidence.history import attested
+from activities.store.archive import Archive, end_of
 from activities.telemetry.attempts import Archived
 from activities.telemetry.report import Telemetry
 
@@ -28,12 +30,17 @@ log = structlog.get_logger(__name__)
 
 class ArchiveActivities:
     """The activities `archive_log` and `read_log` around one archive; `history_seconds` is the time to fetch
-    Temporal's history of a run, and again to write one that is late or large; 0: keep none."""
+    Temporal's history of a run, and again to write one that is late or large; 0: keep none. With a `key` each
+    part of a log that has its history is signed as what this worker has archived."""
 
     def __init__(
-        self, archive: Archive, history_seconds: float = 10, telemetry: Telemetry | None = None
+        self,
+        archive: Archive,
+        history_seconds: float = 10,
+        telemetry: Telemetry | None = None,
+        key: Ed25519PrivateKey | None = None,
     ) -> None:
-        self.archive, self._history_seconds = archive, history_seconds
+        self.archive, self._history_seconds, self._key = archive, history_seconds, key
         self._telemetry = telemetry or Telemetry()
 
     @activity.defn(name="archive_log")
@@ -56,6 +63,7 @@ class ArchiveActivities:
             async with self._harmless(request.workflow_id):
                 run = (request.workflow_id, request.run_id)
                 await asyncio.to_thread(self.archive.add_history, *run, execution, late)
+                await asyncio.to_thread(self._attest, request, head, execution, late)
         log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
         return head
 
@@ -73,7 +81,21 @@ class ArchiveActivities:
         added = self.archive.add(request, execution, events)
         new = Archived(*run, added.records, request.result if added.ended else None)
         self._telemetry.archived(new, lambda: self.archive.records(*run))
+        if events:
+            self._attest(request, added.head, execution, events)
         return added.head
+
+    def _attest(self, request: ArchiveRequest, head: str, execution: str, events: bytes) -> None:
+        """Sign what was archived, where this worker has a key. Blocks."""
+        if self._key is None:
+            return
+        run = (request.workflow_id, request.run_id)
+        end = end_of(head, request.result)
+        history = History.FromString(events).events
+        if (found := attested(self._key, request, end, execution, history)) is not None:
+            self.archive.add_attestation(run, execution, found)
+        else:
+            log.warning("archive.not_attested", workflow_id=run[0], execution=execution)
 
     async def _history(self, workflow_id: str, execution: str) -> bytes:
         """What Temporal has of this execution up to now: all but its end. Empty where it is not to be had."""

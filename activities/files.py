@@ -29,7 +29,9 @@ __all__ = ["MAX_FILE_BYTES", "Entry", "FilesRoot", "PathError"]
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is neither read nor searched. Before one is replaced, so much of it is looked at for keys."""
 
-NAME_KEYS = ("RATCHET_ENCRYPTION_KEYS", "RATCHET_KEY", "RATCHET_MCP", "TEMPORAL_CONFIG_FILE")
+NAME_KEYS = (
+    "RATCHET_ENCRYPTION_KEYS", "RATCHET_KEY", "RATCHET_MCP", "RATCHET_SIGNING_KEY", "TEMPORAL_CONFIG_FILE",
+)  # fmt: skip
 """Variables that name files with keys in them: those are hidden, too, wherever they are."""
 PACKAGES = ("__pycache__", "node_modules")
 RUN_BY_NAME = (

@@ -1,14 +1,23 @@
-"""Files that hold keys: told by their usual names, and by what is in them."""
+"""Files that hold keys: told by their usual names, and by what is in them; the private key in one."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from fnmatch import translate
 from itertools import pairwise
-from typing import BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
-__all__ = ["has_name_of_keys", "holds_keys"]
+if TYPE_CHECKING:  # most that read these names sign nothing
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = ["NEW_KEY", "PASSPHRASE", "has_name_of_keys", "holds_keys", "passphrase", "private_key"]
+
+PASSPHRASE = "RATCHET_KEY_PASSPHRASE"
+"""Name of the environment variable with the passphrase of an encrypted key file."""
+NEW_KEY = "make one with `ratchet key new ~/.config/ratchet/NAME.pem`"
 
 NAMES = frozenset((
     ".git", ".ratchet", ".config/ratchet", ".env", ".envrc", ".ssh", ".gnupg", ".password-store", "id_rsa",
@@ -54,3 +63,28 @@ def holds_keys(file: BinaryIO, most: int) -> bool:
             return True
         before = piece[-OVERLAP:]
     return False
+
+
+def private_key(path: Path) -> Ed25519PrivateKey:
+    """The Ed25519 key in a PEM file (PKCS8). Raises OSError, or ValueError that says what is wrong."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    content = path.read_bytes()
+    encrypted = b"ENCRYPTED" in content
+    try:
+        key = load_pem_private_key(content, passphrase() if encrypted else None)
+    except TypeError as error:
+        raise ValueError(f"the key {path} is encrypted: put its passphrase into {PASSPHRASE}") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        cause = f", or {PASSPHRASE} is not its passphrase" if encrypted else ""
+        raise ValueError(f"{path} is not a private key in PEM (PKCS8){cause}; {NEW_KEY}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError(f"{path} is not an Ed25519 key; {NEW_KEY}")
+    return key
+
+
+def passphrase() -> bytes:
+    """Of encrypted key files; empty: none is set."""
+    return os.environ.get(PASSPHRASE, "").encode()

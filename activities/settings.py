@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from activities.configuration import read_configuration
+from activities.keyfiles import private_key
 from activities.mcp.config import McpConfig, ServerName, servers_from
 
 __all__ = ["KEY_BYTES", "KEY_NAME", "RateLimit", "Settings"]
@@ -113,6 +114,18 @@ def _keys_content(value: object) -> object:
             "RATCHET_ENCRYPTION_KEYS is neither JSON nor the whole path of a file"
             + (f" that can be read: {reason}" if reason else "")
         ) from None
+
+
+def _key_file(file: Path) -> Path:
+    """The whole path of a file with a private key."""
+    path = file.expanduser()
+    if not path.is_absolute():  # a folder that is a stranger's must supply no keys
+        raise ValueError(f"{file} is no whole path; if that file is meant: {path.absolute()}")
+    try:
+        private_key(path)
+    except OSError as error:
+        raise ValueError(f"the key {path} cannot be read: {error.strerror or error}") from error
+    return path
 
 
 def _key_name(name: str) -> str:
@@ -213,6 +226,11 @@ class Settings(BaseSettings):
         description="keys by name (JSON object, 64 bytes in base 64 each), or the file that holds them; the "
         "first encrypts what Temporal's server and data_dir get, all decrypt; the same for all workers and "
         "clients",
+    )
+    signing_key: Annotated[Path, AfterValidator(_key_file)] | None = Field(
+        default=None,
+        description="file of an Ed25519 key (`ratchet key new FILE`) with which a worker signs each log that "
+        "it archives, and `ratchet export --evidence` what it writes",
     )
     codec_token: SecretStr | None = Field(
         default=None, min_length=16, description="what a codec server wants to be given by who asks it"

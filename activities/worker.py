@@ -11,6 +11,7 @@ from activities.archiving import ArchiveActivities
 from activities.code.activity import CodeActivities
 from activities.code.pool import Pool
 from activities.images import Images
+from activities.keyfiles import private_key
 from activities.material import Materials
 from activities.mcp.servers import McpServers
 from activities.model import ModelActivities
@@ -44,7 +45,8 @@ def worker_activities(
     cache.trim(OUTPUTS_SECONDS)
     models = ModelActivities(providers, cache, runner.describe, _limits(settings), telemetry, images)
     tools = ToolActivities(runner, models, telemetry)
-    archive = ArchiveActivities(stores.archive, settings.history_seconds, telemetry)
+    signing = private_key(settings.signing_key) if settings.signing_key else None
+    archive = ArchiveActivities(stores.archive, settings.history_seconds, telemetry, signing)
     activities: list[Callable[..., Any]] = [
         models.ask_model,
         tools.describe_tools,

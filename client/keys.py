@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import SecretStr, ValidationError
 
 from activities.files import FilesRoot
+from activities.keyfiles import NEW_KEY, PASSPHRASE, passphrase, private_key
 from activities.settings import KEY_BYTES, Settings
 from activities.text import problem_of
 from client.errors import UsageError
@@ -29,10 +29,6 @@ from client.server.environment import write_private
 __all__ = [
     "PASSPHRASE", "Signer", "new_encryption_key", "new_key", "public_key", "signer", "warning_if_exposed",
 ]  # fmt: skip
-
-PASSPHRASE = "RATCHET_KEY_PASSPHRASE"
-"""Name of the environment variable with the passphrase of an encrypted key file."""
-NEW_KEY = "make one with `ratchet key new ~/.config/ratchet/NAME.pem`"
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ def new_key(path: Path) -> str:
     Raises:
         UsageError: the file exists already, cannot be written, or lies where tools read files.
     """
-    key, phrase = Ed25519PrivateKey.generate(), _passphrase()
+    key, phrase = Ed25519PrivateKey.generate(), passphrase()
     encryption = serialization.BestAvailableEncryption(phrase) if phrase else serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     _make_folder(path)
@@ -149,27 +145,14 @@ def warning_if_exposed(path: Path) -> str:
 
 def _read(path: Path) -> Ed25519PrivateKey:
     try:
-        content = path.read_bytes()
+        return private_key(path)
     except OSError as error:
         raise UsageError(
             f"the key {path} cannot be read: {error.strerror or error}; name another with --key or "
             f"RATCHET_KEY, or {NEW_KEY}"
         ) from error
-    encrypted = b"ENCRYPTED" in content
-    try:
-        key = serialization.load_pem_private_key(content, _passphrase() if encrypted else None)
-    except TypeError as error:
-        raise UsageError(f"the key {path} is encrypted: put its passphrase into {PASSPHRASE}") from error
-    except (ValueError, UnsupportedAlgorithm) as error:
-        cause = f", or {PASSPHRASE} is not its passphrase" if encrypted else ""
-        raise UsageError(f"{path} is not a private key in PEM (PKCS8){cause}; {NEW_KEY}") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{path} is not an Ed25519 key; {NEW_KEY}")
-    return key
-
-
-def _passphrase() -> bytes:
-    return os.environ.get(PASSPHRASE, "").encode()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _login() -> str:

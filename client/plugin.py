@@ -29,6 +29,7 @@ from temporalio.worker import (
 from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError, SandboxedWorkflowRunner
 from temporalio.workflow import SandboxImportNotificationPolicy
 
+from activities.keyfiles import private_key
 from activities.settings import Settings
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import HandlersConverter, data_converter
@@ -107,7 +108,9 @@ class RatchetPlugin(SimplePlugin):
             for close in self._closing:
                 stack.push_async_callback(close)
             self._closing = []
-            archiving = ArchiveActivities(self.stores.archive, telemetry=self._telemetry)
+            file = self.settings.signing_key
+            key = private_key(file) if file else None
+            archiving = ArchiveActivities(self.stores.archive, telemetry=self._telemetry, key=key)
             await stack.enter_async_context(repairing(worker.client, worker.task_queue, archiving))
             await super().run_worker(worker, next)
 

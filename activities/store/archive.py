@@ -28,7 +28,7 @@ from activities.store.encryption import Keys, NotDecrypted
 if TYPE_CHECKING:  # a list reads the archive in less time than these take to be imported
     from activities.contracts import ArchiveRequest, JsonObject
 
-__all__ = ["SCHEMA", "Added", "Archive", "ArchivedEnd", "ChainBroken", "Run"]
+__all__ = ["SCHEMA", "Added", "Archive", "ArchivedEnd", "ChainBroken", "Run", "end_of", "text_of"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs(
@@ -39,6 +39,9 @@ CREATE TABLE IF NOT EXISTS records(
     hash TEXT NOT NULL, json TEXT NOT NULL, PRIMARY KEY (workflow_id, run_id, seq));
 CREATE TABLE IF NOT EXISTS histories(
     workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, execution TEXT NOT NULL, events {bytes} NOT NULL,
+    {rowid} PRIMARY KEY (workflow_id, run_id, execution));
+CREATE TABLE IF NOT EXISTS attestations(
+    workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, execution TEXT NOT NULL, json TEXT NOT NULL,
     {rowid} PRIMARY KEY (workflow_id, run_id, execution));
 """
 ONE = "workflow_id=? AND run_id=?"
@@ -132,10 +135,10 @@ class Archive:
         Safe to repeat. Where the archive holds something else, both are kept: see the top of this file.
         """
         run, head = (part.workflow_id, part.run_id), part.after
-        result = None if part.result is None else _canonical(part.result)
+        result = None if part.result is None else text_of(part.result)
         rows: list[tuple[Any, ...]] = []
         for record in part.records:
-            text = _canonical(record)
+            text = text_of(record)
             head = _next_hash(head, text)
             rows.append((*run, record["seq"], head, self._keys.seal_text(text)))
         with self.database.writing(_lock(run)) as execute:
@@ -204,6 +207,25 @@ class Archive:
             (*which, self._keys.seal(zlib.compress(events))),
         )
 
+    def add_attestation(self, run: Run, execution: str, signed: JsonObject) -> None:
+        """Keep what a worker has signed of a run's log, and of the history of one execution; what is signed
+        later of that execution takes its place."""
+        with self.database.writing(_lock(run)) as execute:
+            execute(
+                "INSERT INTO attestations VALUES(?,?,?,?) ON CONFLICT (workflow_id, run_id, execution) "
+                "DO UPDATE SET json=excluded.json",
+                (*run, execution, self._keys.seal_text(text_of(signed))),
+            )
+
+    def attestations(self, workflow_id: str, run_id: str) -> dict[str, JsonObject]:
+        """What workers have signed of a run, by execution, the first one first; of a run that was reset also
+        of the executions before."""
+        query = f"SELECT execution, json FROM attestations WHERE {ONE} ORDER BY rowid"
+        rows = self.database.rows(query, (workflow_id, run_id))
+        return {
+            name: _object(self._keys.unseal_text(text), "an attestation", workflow_id) for name, text in rows
+        }
+
     def texts(self, workflow_id: str, run_id: str) -> list[str]:
         """The result and all records of a run as JSON, whether or not the chain is whole."""
         rows = self.database.rows(CHAIN, (workflow_id, run_id) * 2)
@@ -255,7 +277,7 @@ class Archive:
     def delete(self, workflow_id: str, run_id: str) -> None:
         """Forget a run, and the chains of it that were replaced."""
         with self.database.writing(_lock((workflow_id, run_id))) as execute:
-            for table in ("records", "histories", "runs"):
+            for table in ("records", "histories", "attestations", "runs"):
                 execute(
                     f"DELETE FROM {table} WHERE workflow_id=? AND (run_id=? OR run_id LIKE ?)",
                     (workflow_id, run_id, f"{run_id}~%"),
@@ -390,7 +412,12 @@ def _object(text: object, what: str, workflow_id: str) -> JsonObject:
     return value
 
 
-def _canonical(value: object) -> str:
+def end_of(last: str, result: JsonObject | None) -> str:
+    """The end of a chain whose last record has this hash."""
+    return _head(last, None if result is None else text_of(result))
+
+
+def text_of(value: object) -> str:
     """The JSON text that pydantic makes of the record's model; the `json` module writes 1e-7 otherwise."""
     from pydantic_core import to_json
 

@@ -69,6 +69,7 @@ COMMANDS = {
     "replay": ("history", "Run it again from its history: would today's code do the same?"),
     "check": ("history", "Before a deploy: would today's code break a run that is not over?"),
     "export": ("cassette", "Write a run as one file that `ratchet test` plays."),
+    "verify": ("verify", "Check evidence of a run that is over: was anything changed, is all there?"),
     "test": ("cassette", "Play runs from files, offline; name the first difference."),
     "compare": ("history", "Show two runs side by side by step, and where they differ first."),
     "agents": ("catalog", "List agents: those of the current folder, and those that come with Ratchet."),
@@ -86,7 +87,7 @@ COMMANDS = {
 GROUPS = {
     "Run": "run fork dev down task cancel",
     "People": "inbox approve reject edit answer retry topup finish pause resume steer abort limits rollback",
-    "Look": "list show steps log watch result compare console costs",
+    "Look": "list show steps log watch result compare verify console costs",
     "Build": "init new agents tools machines modules diagram test export replay",
     "Operate": "doctor check gc key codec mcp",
 }
@@ -104,6 +105,14 @@ SYNONYMS = {
 """Names that other tools have for a command."""
 
 
+def _with_metavars(*commands: Any) -> Any:
+    """The first of the commands; each option is shown with its name in capitals."""
+    for one in (param for command in commands for param in command.params):
+        if one.metavar is None and not one.type_descriptor.is_choice:
+            one.metavar = max(one.opts, key=len).lstrip("-").upper()
+    return commands[0]
+
+
 class _LazyGroup(PlainGroup):
     """Imports the module of a command when that command is called, and makes no other one of it."""
 
@@ -116,15 +125,15 @@ class _LazyGroup(PlainGroup):
             meant = SYNONYMS.get(cmd_name) or (close[0] if close else "")
             hint = f"did you mean {meant!r}?" if meant else "`ratchet --help` lists the commands"
             ctx.fail(f"No such command {cmd_name!r}; {hint}")
-        module = import_module(f"client.cli.{COMMANDS[cmd_name][0]}")
-        found = next(one for one in module.app.registered_commands if one.name == cmd_name)
+        app: typer.Typer = import_module(f"client.cli.{COMMANDS[cmd_name][0]}").app
+        named = {one.name: one for one in app.registered_commands}
+        if cmd_name not in named:  # a module that is a command of its own, with others below it
+            group: Any = typer.main.get_group(app)
+            return _with_metavars(group, *group.commands.values())
         command: Any = typer.main.get_command_from_info(
-            found, pretty_exceptions_short=False, rich_markup_mode=None
+            named[cmd_name], pretty_exceptions_short=False, rich_markup_mode=None
         )
-        for one in command.params:
-            if one.metavar is None and not one.type_descriptor.is_choice:
-                one.metavar = max(one.opts, key=len).lstrip("-").upper()
-        return command
+        return _with_metavars(command)
 
     def invoke(self, ctx: Any) -> Any:
         try:

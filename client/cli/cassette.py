@@ -15,7 +15,7 @@ from client.cassette.file import cassette_text, write_cassette
 from client.cassette.playing import Verdict, play
 from client.cli import render
 from client.cli.options import CommonOptions, Json, RunName, command
-from client.errors import RatchetError
+from client.errors import RatchetError, UsageError
 from client.runs.words import counted, plain
 from client.server.workerconfig import Allowed
 
@@ -55,12 +55,31 @@ async def export(
             help="Take out what matches, and texts under a name that matches as a whole; repeatable.",
         ),
     ] = None,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Write what `ratchet verify` checks: nothing is taken out.")
+    ] = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", help="With --evidence: what was proven of the machine; goes along."),
+    ] = None,
 ) -> int:
     """Write a run as one file that `ratchet test` plays: the agent, replies, results, decisions, the end.
 
     The run may be live or over. What looks like a secret is taken out, and so are the keys of the
     environment; look at the file before you share it. Exit code 1: it was written, but does not play.
+
+    With --evidence the file shows what a run that is over did: its log and result as they were written, what
+    people sent with their signatures, and Temporal's history in short; signed if RATCHET_SIGNING_KEY is set.
     """
+    if evidence:
+        from client.cli.evidence import write_evidence
+
+        if remove:
+            raise UsageError("--remove belongs to cassettes: evidence is whole or none")
+        await write_evidence(common, run, out, certificate)
+        return 0
+    if certificate:
+        raise UsageError("--certificate belongs to --evidence")
     from client.cassette.export import exported
 
     async with common.client(common.worker_settings(Allowed())) as client:

@@ -367,7 +367,7 @@ class CommandQueue:
             if self._is_aborting():
                 raise ValueError(f"An abort came before {name} was undone.")
             text = f"{name}: {await self._compensate(call, name, by)}"
-            self.run.log_event("Compensated", by=by, reason=text)
+            self.run.log_event("Compensated", by=by, reason=text, about={"undoes": call.activity_id})
             undone.append(text)
         return tuple(undone)
 
@@ -383,7 +383,8 @@ class CommandQueue:
             done = await self._unless_aborted(calls.done.compensate(call), what, is_stoppable)
         except (ValueError, asyncio.CancelledError):
             text = "not undone" if under_way.waits else "outcome of undoing it unknown"
-            self.run.log_event("Compensated", by=by, reason=f"{name}: {text}")
+            about: JsonObject = {"undoes": call.activity_id}
+            self.run.log_event("Compensated", by=by, reason=f"{name}: {text}", about=about)
             raise
         finally:
             under_way.waiting.clear()

@@ -1,0 +1,175 @@
+"""Evidence of runs that are over: written as a file, and checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from client.cli.options import CommonOptions, Json
+from client.cli.output import note, print_json, print_lines, styled
+from client.errors import RatchetError, UsageError
+from client.runs.words import counted, plain
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from activities.evidence.verify_evidence import Finding
+
+__all__ = ["evidence", "write_evidence"]
+
+STYLES = {"ok": "green", "wrong": "red", "unknown": "yellow"}
+
+
+async def evidence(
+    common: CommonOptions,
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Id of a run that is over, or a file of `ratchet export --evidence`.", metavar="RUN|FILE"
+        ),
+    ],
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            metavar="PUBLIC_KEY",
+            help="That you trust, as `ratchet key show` prints it; repeatable. Default: that of "
+            "RATCHET_SIGNING_KEY.",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 1 also where something cannot be shown.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Was anything changed in what a run wrote down, and is all in it that was done?
+
+    A run is read from Temporal and the archive. A file needs neither of them, and no Ratchet:
+    docs/evidence.md. Each line says what was checked and how it came out: ok, wrong, or unknown, where
+    nothing that is there can show it.
+
+    Exit code 0: nothing is wrong; 1: something is, and a line names it.
+    """
+    from activities.evidence.verify_evidence import check, summary
+
+    own = _signing_key(common)
+    trusted = _keys(key) if key else [_public(own)] if own else []
+    pack = _read(file) if (file := _file(run)) else await _gathered(common, run)
+    found = check(pack, trusted)
+    if as_json:
+        print_lines({"verdict": one.verdict, "what": one.what, "text": one.text} for one in found)
+    else:
+        for one in found:
+            typer.echo(_line(one))
+        note(summary(found))
+    bad = {"wrong", "unknown"} if strict else {"wrong"}
+    return 1 if any(one.verdict in bad for one in found) else 0
+
+
+async def write_evidence(common: CommonOptions, run: str, out: Path | None, certificate: Path | None) -> None:
+    """Write the evidence of a run as JSON, to standard output where no file is named. Raises RatchetError."""
+    text = None if certificate is None else _text(certificate)
+    key = _signing_key(common)
+    pack = await _gathered(common, run, text, key)
+    if out is None:
+        print_json(pack)
+    else:
+        await asyncio.to_thread(_write, out, pack)
+    how = f"signed with {_public(key)}" if key else "not signed: RATCHET_SIGNING_KEY is not set"
+    events = sum(len(one["events"]) for one in pack["history"])
+    size = f"{counted(len(pack['log']['records']), 'record')}, {counted(events, 'event')} of the history"
+    note(f"{size}; {how}{f'; written to {out}' if out else ''}")
+    note("nothing was taken out: who reads the file reads what the run read and wrote")
+
+
+async def _gathered(
+    common: CommonOptions,
+    run: str,
+    certificate: str | None = None,
+    key: Ed25519PrivateKey | None = None,
+) -> dict[str, Any]:
+    from client.history.evidence import evidence_of
+
+    async with common.client() as client:
+        return await evidence_of(client, await client.find(run), certificate=certificate, key=key)
+
+
+def _line(one: Finding) -> str:
+    verdict = styled(f"{one.verdict:8}", STYLES[one.verdict], sys.stdout)
+    return f"{verdict}{plain(f'{one.what}: {one.text}')}"
+
+
+# -- keys and files --------------------
+
+
+def _signing_key(common: CommonOptions) -> Ed25519PrivateKey | None:
+    """That of the environment. Raises UsageError."""
+    from activities.keyfiles import private_key
+    from client.server.workerconfig import settings_from_environment
+
+    file = settings_from_environment(common.data_dir).signing_key
+    return None if file is None else private_key(file)
+
+
+def _public(key: Ed25519PrivateKey) -> str:
+    from activities.evidence.history import public_text
+
+    return public_text(key)
+
+
+def _keys(given: Sequence[str]) -> list[str]:
+    """Public keys, also as `ratchet key show` prints them: behind a name. Raises UsageError."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from workflows.people import PublicKey
+
+    found = []
+    for one in given:
+        key = one.rpartition(":")[2].strip()
+        try:
+            found.append(TypeAdapter(PublicKey).validate_python(key))
+        except ValidationError as error:
+            raise UsageError(f"--key {one}: {error.errors()[0]['msg']}") from error
+    return found
+
+
+def _file(name: str) -> Path | None:
+    """The file of this name; None: there is none, so a run is meant."""
+    return Path(name) if Path(name).is_file() else None
+
+
+def _read(path: Path) -> Any:
+    """What a file holds. Raises RatchetError."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise RatchetError(
+            f"{path} cannot be read as evidence: {error}; `ratchet export --evidence RUN --out FILE` writes "
+            "such a file"
+        ) from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the certificate {path} cannot be read: {error}") from error
+
+
+def _write(path: Path, pack: dict[str, Any]) -> None:
+    """Write a file that only its owner may read. Raises UsageError."""
+    try:
+        with open(
+            path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
+        ) as file:
+            json.dump(pack, file, ensure_ascii=False, indent=1)
+            file.write("\n")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error

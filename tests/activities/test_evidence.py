@@ -1,0 +1,256 @@
+"""The verifier of evidence files: each change is named, and what it cannot see is known."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import rfc8785
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.contracts import ArchiveRequest
+from activities.evidence import verify_evidence
+from activities.evidence.history import attested, public_text
+from activities.evidence.verify_evidence import Finding, Json, canonical, chained, check
+from client.history.evidence import with_signature
+from tests.activities.evidencekit import (
+    CERTIFICATE,
+    CHANGES,
+    KEY,
+    RUNS,
+    Change,
+    evidence,
+    forged,
+    parts_of,
+)
+
+PUBLIC = public_text(KEY)
+THEIRS = Ed25519PrivateKey.from_private_bytes(b"f" * 32)
+"""Of whoever changes a file."""
+VERIFIER = Path(verify_evidence.__file__)
+
+
+def wrong(pack: Any, *keys: str) -> list[Finding]:
+    return [one for one in check(pack, keys) if one.verdict == "wrong"]
+
+
+def verdict(found: list[Finding], what: str) -> str:
+    return next(one.verdict for one in found if one.what == what)
+
+
+@pytest.fixture(scope="module")
+async def packs() -> dict[str, list[Json]]:
+    """Each recorded run; those of one execution also as if they had begun under a certificate."""
+    found = {name: [await evidence(name)] for name in RUNS}
+    for name in ("edited call", "unknown outcome"):
+        found[name].append(await evidence(name, CERTIFICATE))
+    return found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_evidence_of_every_recorded_run_is_right(name: str, packs: dict[str, list[Json]]) -> None:
+    for pack in packs[name]:
+        found = check(with_signature(pack, KEY), [PUBLIC])
+        assert [one for one in found if one.verdict == "wrong"] == []
+        proven = ["signature", "log", "history", "log and history", "result", "agent", "completeness"]
+        assert [what for what in proven if verdict(found, what) != "ok"] == []
+
+
+def test_run_that_began_under_a_certificate_names_it(packs: dict[str, list[Json]]) -> None:
+    without, under = packs["edited call"]
+    assert (verdict(check(without), "certificate"), verdict(check(under), "certificate")) == ("unknown", "ok")
+    assert {one.what for one in wrong(forged({**without, "certificate": CERTIFICATE}))} == {"certificate"}
+    assert verdict(check(forged({**under, "certificate": None})), "certificate") == "unknown"
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_each_random_change_is_named(change: Change, packs: dict[str, list[Json]]) -> None:
+    """16 kinds of change, 13 of each; signed again by somebody else, or not at all, they are found, too."""
+    for seed in range(13):
+        random = Random(f"{change.__name__} {seed}")
+        pack = with_signature(random.choice(random.choice(sorted(packs.values(), key=len))), KEY)
+        changed = copy.deepcopy(pack)
+        named = change(changed, random)
+        found = {one.what for one in wrong(changed, PUBLIC)}
+        assert any(re.fullmatch(named, what) for what in found), (seed, named, found)
+        again = forged(changed)
+        if again["head"] != pack["head"]:  # a hash that was changed alone is whole again
+            for one in (again, with_signature(again, THEIRS)):
+                assert "signature" in {one.what for one in wrong(one, PUBLIC)}
+            unsigned = check({**again, "signature": None}, [PUBLIC])
+            assert verdict(unsigned, "signature") in ("wrong", "unknown")
+
+
+# -- without a signature --------------------
+
+
+def consistent(pack: Json) -> Json:
+    """What a careful forger makes of a changed run of one execution: all that hangs on it is changed, too."""
+    result = json.loads(pack["log"]["result"])
+    result |= {"log_head": chained(pack["log"]["records"])[-1], "records": len(pack["log"]["records"])}
+    pack["log"]["result"] = json.dumps(result)
+    end = chained([*pack["log"]["records"], pack["log"]["result"]])[-1]
+    for item in pack["messages"]["items"]:
+        if item["name"] == "archive_log":
+            item["text"] = canonical({"log": result["log_head"], "result": True, "end": end})
+    return forged({**pack, "attestations": [], "signature": None})
+
+
+def without_call(pack: Json) -> str:
+    """Take the call out of the log."""
+    for number, text in enumerate(pack["log"]["records"]):
+        record = json.loads(text)
+        shown = {name: value for name, value in record.items() if name not in ("asked", "answered")}
+        pack["log"]["records"][number] = json.dumps(shown)
+    return r"execution .*: event \d+"
+
+
+def without_activity(pack: Json) -> str:
+    """Take the call out of the history."""
+    events = pack["history"][0]["events"]
+    (call,) = [event for event in events if event.get("name") == "call_tool"]
+    kept = [event for event in events if call["id"] not in (event["id"], event.get("of"))]
+    moved = {event["id"]: number for number, event in enumerate(kept, start=1)}
+    for event in kept:
+        event.update({name: moved[event[name]] for name in ("id", "of") if name in event})
+    for item in pack["messages"]["items"]:
+        item["event"] = moved[item["event"]]
+    pack["history"][0]["events"] = kept
+    return r"record \d+"
+
+
+def with_other_arguments(pack: Json) -> str:
+    """Let people have been asked about another call than was made."""
+    (number,) = [n for n, text in enumerate(pack["log"]["records"]) if '"Requested"' in text]
+    record = json.loads(pack["log"]["records"][number])
+    record["about"]["arguments"] = {"line": "harmless"}
+    pack["log"]["records"][number] = json.dumps(record)
+    return f"record {number}"
+
+
+def with_other_answer(pack: Json) -> str:
+    """Let the run have said something else."""
+    pack["log"]["result"] = json.dumps({**json.loads(pack["log"]["result"]), "answer": "all is well"})
+    return ""
+
+
+@pytest.mark.parametrize(
+    "forge", [without_call, without_activity, with_other_arguments], ids=lambda one: one.__name__
+)
+def test_forged_file_without_signature_is_found_where_it_contradicts_itself(
+    forge: Callable[[Json], str], packs: dict[str, list[Json]]
+) -> None:
+    pack = copy.deepcopy(packs["edited call"][0])
+    named = forge(pack)
+    found = {one.what for one in wrong(consistent(pack))}
+    assert found
+    assert all(re.fullmatch(named, what) for what in found), found
+
+
+def test_whole_forgery_is_found_by_a_signature_alone(packs: dict[str, list[Json]]) -> None:
+    pack = copy.deepcopy(packs["edited call"][0])
+    with_other_answer(pack)
+    whole = consistent(pack)
+    assert wrong(whole) == []
+    assert verdict(check(whole), "signature") == "unknown"
+    assert [one.what for one in wrong(whole, PUBLIC)] == ["signature"]
+    assert [one.what for one in wrong(with_signature(whole, THEIRS), PUBLIC)] == ["signature"]
+    signed_by_them = check(with_signature(whole, THEIRS))  # nobody said whose key counts
+    assert verdict(signed_by_them, "signature") == "unknown"
+
+
+def test_worker_signs_only_logs_that_their_own_run_sends() -> None:
+    parts = parts_of(RUNS["edited call"])
+    events = parts.executions[0].events
+    sent = ArchiveRequest(workflow_id="payroll", run_id=parts.run_id, after="", records=())
+    assert attested(KEY, sent, "", parts.run_id, events) is None
+    sent = ArchiveRequest(workflow_id=parts.workflow_id, run_id="another", after="", records=())
+    assert attested(KEY, sent, "", parts.run_id, events) is None
+
+
+# -- the file for machines without Ratchet --------------------
+
+
+def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[str, list[Json]]) -> None:
+    """Of all packages only `cryptography`, and what that needs, can be imported."""
+    site = tmp_path / "site"
+    site.mkdir()
+    installed = Path(sysconfig.get_path("purelib"))
+    for name in ("cryptography", "cffi", "_cffi_backend*", "pycparser"):
+        for found in installed.glob(name):
+            (site / found.name).symlink_to(found)
+    (tmp_path / "verify_evidence.py").write_bytes(VERIFIER.read_bytes())
+    start = (
+        "import sys, importlib.util, runpy\n"
+        "sys.path.append(sys.argv.pop(1))\n"
+        "assert not any(map(importlib.util.find_spec, ('activities', 'client', 'pydantic', 'temporalio')))\n"
+        "del sys.argv[0]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+
+    def run(pack: Any, *more: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "run.json").write_text(json.dumps(pack))
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            start,
+            str(site),
+            "verify_evidence.py",
+            "run.json",
+            *more,
+        ]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    pack = with_signature(packs["chain"][0], KEY)
+    done = run(pack, "--key", PUBLIC)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ok       completeness: 7 calls and 9 questions" in done.stdout
+    pack["log"]["records"][7] = pack["log"]["records"][7].replace("state", "stale", 1)
+    done = run(pack, "--key", PUBLIC)
+    assert done.returncode == 1
+    assert "wrong    record 7: " in done.stdout
+    assert "wrong; " in done.stdout.splitlines()[-1]
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | TEXTS
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda one: st.lists(one, max_size=4) | st.dictionaries(TEXTS, one, max_size=4),
+))  # fmt: skip
+def test_canonical_json_is_that_of_rfc_8785(value: Any) -> None:
+    assert canonical(value).encode() == rfc8785.dumps(value)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(max_size=5), one, max_size=3),
+)
+
+
+@given(data=st.data())
+def test_no_junk_stops_the_verifier(data: st.DataObject, packs: dict[str, list[Json]]) -> None:
+    pack = {**packs["edited call"][0]}
+    name = data.draw(st.sampled_from(sorted(pack)))
+    pack[name] = data.draw(JUNK)
+    if data.draw(st.booleans()):
+        part = data.draw(st.sampled_from(["log", "messages", "run"]))
+        inside = data.draw(st.sampled_from(sorted(packs["edited call"][0][part])))
+        pack[part] = {**packs["edited call"][0][part], inside: data.draw(JUNK)}
+    check(pack, [PUBLIC])
+    check(data.draw(JUNK))
