@@ -106,6 +106,11 @@ def unknown(what: str, text: str) -> Finding:
     return Finding("unknown", what, text)
 
 
+def counted(number: int, what: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 # -- texts and hashes --------------------
 
 
@@ -268,9 +273,14 @@ class Evidence:
                     yield value
 
 
-def check(pack: Any, keys: Sequence[str] = ()) -> list[Finding]:
-    """All findings about a file; `keys` are the public keys that are trusted. Never raises."""
-    return [*_guarded("file", lambda: _check_head(pack, keys)), *_check_run(pack, keys, "")]
+def check(pack: Any, keys: Sequence[str] = (), *, required: bool = True) -> list[Finding]:
+    """All findings about a file. Never raises.
+
+    `keys` are public keys that are trusted; where there are some, and it is `required`, one of them must have
+    signed the file, or the end of the run.
+    """
+    found = _guarded("file", lambda: _check_head(pack, keys, required=required))
+    return [*found, *_check_run(pack, keys, "")]
 
 
 def _check_run(pack: Any, keys: Sequence[str], prefix: str) -> list[Finding]:
@@ -312,7 +322,7 @@ def _damaged(what: str, error: Exception) -> Finding:
 # -- hashes and signatures --------------------
 
 
-def _check_head(pack: Json, keys: Sequence[str]) -> Iterator[Finding]:
+def _check_head(pack: Json, keys: Sequence[str], *, required: bool) -> Iterator[Finding]:
     if pack["format"] != FORMAT:
         yield wrong("file", f"its format is {pack['format']!r}; this verifier reads {FORMAT!r}")
     head = head_of(pack)
@@ -320,24 +330,20 @@ def _check_head(pack: Json, keys: Sequence[str]) -> Iterator[Finding]:
         yield wrong("head", "the hash over the whole file does not fit: something in it was changed")
     else:
         yield ok("head", f"the hash over the whole file fits: {head}")
-    attested = [one["key"] for one in pack["attestations"] if one["key"] in keys and _attests_end(pack, one)]
-    yield _signature(pack["signature"], head_content(head), keys, bool(attested))
-
-
-def _signature(given: Json | None, content: bytes, keys: Sequence[str], is_attested: bool) -> Finding:
-    if given is None:
+    given = pack["signature"]
+    if given is not None and not fits(given["key"], head_content(head), given["signature"]):
+        yield wrong("signature", f"the signature of {given['key']} does not fit what the file holds")
+    elif given is not None and given["key"] in keys:
+        yield ok("signature", f"signed with {given['key']}")
+    elif given is not None:
+        text = f"signed with {given['key']}"
+        hint = "which is none of the keys that you gave" if keys else "and whose key that is you must know"
+        yield (wrong if keys and required else unknown)("signature", f"{text}, {hint} (--key)")
+    else:
         text = "the file is not signed: whoever had it could have made all of it anew"
-        if keys and not is_attested:
-            return wrong("signature", f"{text}, and no key that you gave has attested the run's end")
-        return unknown("signature", text)
-    key = given["key"]
-    if not fits(key, content, given["signature"]):
-        return wrong("signature", f"the signature of {key} does not fit what the file holds")
-    if not keys:
-        return unknown("signature", f"signed with {key}; whose key that is you must know: give it with --key")
-    if key not in keys:
-        return wrong("signature", f"signed with {key}, which is none of the keys that you gave")
-    return ok("signature", f"signed with {key}")
+        attested = any(one["key"] in keys and _attests_end(pack, one) for one in pack["attestations"])
+        is_wrong = keys and required and not attested
+        yield (wrong if is_wrong else unknown)("signature", text)
 
 
 def _attests_end(pack: Json, one: Json) -> bool:
@@ -375,7 +381,9 @@ def _check_attestations(run: Evidence, keys: Sequence[str]) -> Iterator[Finding]
             yield wrong(what, f"the worker has attested another {' and '.join(others)} than the file holds")
             continue
         records = len(heads) if result else heads.index(log) + 1
-        what_of = f"{records} records{' and the result' if result else ''}, {count} events of the history"
+        what_of = (
+            f"{counted(records, 'record')}{' and the result' if result else ''}, {counted(count, 'event')}"
+        )
         text = f"the worker attested {what_of} on {statement['at']} with {one['key']}"
         yield ok(what, text) if one["key"] in keys else unknown(what, f"{text}; is that a key you trust?")
 
@@ -383,13 +391,13 @@ def _check_attestations(run: Evidence, keys: Sequence[str]) -> Iterator[Finding]
 def _check_chains(pack: Json) -> Iterator[Finding]:
     """Each item is in its place and as it was written."""
     broken = [*_chain("record", "the log", pack["log"]["records"], pack["log"])]
-    yield from broken or [ok("log", f"{len(pack['log']['records'])} records in one hash chain")]
+    yield from broken or [ok("log", f"{counted(len(pack['log']['records']), 'record')} in one hash chain")]
     messages = pack["messages"]
     yield from _chain("message", "the list", [*map(canonical, messages["items"])], messages)
     for one in pack["history"]:
         of, texts = f"execution {one['execution']}", [*map(canonical, one["events"])]
         broken = [*_chain(f"{of}: event", "the history", texts, one, first=1)]
-        yield from broken or [ok("history", f"{len(texts)} events of {of} in one hash chain")]
+        yield from broken or [ok("history", f"{counted(len(texts), 'event')} of {of} in one hash chain")]
 
 
 def _chain(what: str, part: str, texts: Sequence[str], chain: Json, first: int = 0) -> Iterator[Finding]:
@@ -639,9 +647,8 @@ def _check_sent_log(run: Evidence) -> Iterator[Finding]:
         else:
             count += 1
     if count:
-        yield ok(
-            "log and history", f"the history has the log, as the run sent it to the archive in {count} parts"
-        )
+        parts = counted(count, "part")
+        yield ok("log and history", f"the history has the log, as the run sent it to the archive in {parts}")
 
 
 # -- completeness --------------------
@@ -693,13 +700,12 @@ class Logged:
             if "request" in about:
                 found.requests[about["request"]] = about
             asked = record.get("asked", ())
-            found.unnamed[visit] += sum(
-                int(one["title"].split()[1]) for one in asked if one["kind"] == "more"
-            )
-            for call in (*asked, *record.get("answered", ())):
-                if call.get("id"):
-                    found.places.add(call["id"])
-                    found.visits.add(visit_of(call["id"]))
+            named = [one["id"] for one in (*asked, *record.get("answered", ())) if one.get("id")]
+            found.places.update(named)
+            found.visits.update(map(visit_of, named))
+            for one in asked:
+                if one["kind"] == "more":  # behind those that are named, of the same effect
+                    found.unnamed[visit_of(named[0]) if named else visit] += int(one["title"].split()[1])
         return found
 
 
@@ -716,13 +722,13 @@ def _check_complete(run: Evidence) -> Iterator[Finding]:
     if any(one.verdict == "wrong" for one in problems):
         return
     calls = sum(map(len, made.places.values()))
-    counted = f"{calls} calls and {len(made.questions)} questions of the history are in the log"
+    found = f"{counted(calls, 'call')} and {counted(len(made.questions), 'question')} of the history"
     if run.is_whole:
-        yield ok("completeness", f"{counted}, and all that the log says was done is in the history")
+        text = f"the log has {found}; what the log says was done is in the history"
+        yield ok("completeness", text)
     else:
-        yield unknown(
-            "completeness", f"{counted}; what the log says of the part that is missing is not shown"
-        )
+        text = f"the log has {found}; what it says of the part that is missing cannot be shown"
+        yield unknown("completeness", text)
 
 
 def _made(run: Evidence, logged: Logged, made: Made) -> Iterator[Finding]:

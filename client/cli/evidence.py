@@ -57,12 +57,20 @@ async def evidence(
 
     Exit code 0: nothing is wrong; 1: something is, and a line names it.
     """
-    from activities.evidence.verify_evidence import check, summary
+    from activities.evidence.verify_evidence import check, summary, wrong
+    from activities.store.archive import ChainBroken
 
     own = _signing_key(common)
     trusted = _keys(key) if key else [_public(own)] if own else []
-    pack = _read(file) if (file := _file(run)) else await _gathered(common, run)
-    found = check(pack, trusted)
+    try:
+        if file := _file(run):
+            found = check(_read(file), trusted, required=bool(key))
+        else:
+            found = _of_a_run(check(await _gathered(common, run), trusted, required=bool(key)))
+    except RatchetError as error:
+        if not isinstance(error.__cause__, ChainBroken):
+            raise
+        found = [wrong("log", str(error.__cause__))]
     if as_json:
         print_lines({"verdict": one.verdict, "what": one.what, "text": one.text} for one in found)
     else:
@@ -99,6 +107,11 @@ async def _gathered(
 
     async with common.client() as client:
         return await evidence_of(client, await client.find(run), certificate=certificate, key=key)
+
+
+def _of_a_run(found: Sequence[Finding]) -> list[Finding]:
+    """What is said of a run that lies in no file."""
+    return [one for one in found if one.what not in ("head", "signature") or one.verdict == "wrong"]
 
 
 def _line(one: Finding) -> str:

@@ -1,4 +1,4 @@
-"""`ratchet verify`: what can be shown of a run, and before it."""
+"""`ratchet verify`: what can be shown of a run that is over, by its name alone or that of a file."""
 
 from __future__ import annotations
 
@@ -12,25 +12,37 @@ from client.cli.options import command
 
 __all__ = ["app"]
 
+EVIDENCE = "evidence"
+"""The subcommand that is meant where none is named."""
+
 
 class _Verify(TyperGroup):
-    """A first word that is no subcommand, and no option of the group, is a run or a file."""
+    """A first word that is no subcommand is a run or a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, "-h", "--help"):
-            args = ["evidence", *args]
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [EVIDENCE, *args]
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [f"RUN|FILE | {' | '.join(self.commands)}", "..."]
+        return ["RUN|FILE|COMMAND ..."]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Each with all of its first sentence."""
+        rows = [
+            ("RUN|FILE" if name == EVIDENCE else name, str(one.help).split("\n\n")[0].replace("\n", " "))
+            for name, one in self.commands.items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 app = typer.Typer(
     name="verify",
     cls=_Verify,
-    help="`ratchet verify RUN` or `ratchet verify FILE` checks what a run that is over did: see `ratchet "
-    "verify evidence --help`.",
+    help="Check what can be shown of runs. `ratchet verify evidence --help` has the options of RUN|FILE.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 command(app)(evidence)
