@@ -33,6 +33,7 @@ from client.server.embedded import temporal_binary
 from docs.generate import PAGE, anchor_of, page
 from tests.examplekit import ROOT
 from workflows import registry
+from workflows.gate.bounds import WITHIN_BOUND
 from workflows.gate.requests import EventName
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.log import CLOSED, FORKED, ROLLED_BACK, STEERED
@@ -340,7 +341,7 @@ def test_people_page_names_every_kind_of_request_and_record() -> None:
     rooms = (ROOT / "workflows", ROOT / "workflows" / "engine", ROOT / "workflows" / "engine" / "calls")
     code = "".join(path.read_text() for room in rooms for path in room.glob("*.py"))
     logged = set(re.findall(r'log_event\(\s*"([A-Z]\w+)"', code)) | {"Paused", "Resumed"}
-    assert {*get_args(EventName), *logged, STEERED, CLOSED, ROLLED_BACK, FORKED} == named
+    assert {*get_args(EventName), *logged, STEERED, CLOSED, ROLLED_BACK, FORKED, WITHIN_BOUND} == named
 
 
 def test_names_that_the_pages_import_exist() -> None:

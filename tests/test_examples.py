@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,14 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from activities.contracts import CompensateInput, ModelSpec, Price, ReconcileInput
+from activities.contracts import (
+    CompensateInput,
+    ModelReplied,
+    ModelSpec,
+    NativeCall,
+    Price,
+    ReconcileInput,
+)
 from activities.extensions import load_modules
 from activities.settings import Settings
 from activities.tools import load_tools
@@ -24,6 +33,7 @@ from client.agents.catalog import Catalog
 from client.agents.yaml import YamlFile
 from examples import make_chats, make_log
 from examples.make_chats import Chat, chats
+from ratchet import Local, ScriptedModel, Tool
 from tests.activities.toolkit import request_for, settings_on
 from tests.examplekit import ROOT, local, outcome_of
 from workflows.api import Limits
@@ -400,6 +410,71 @@ async def test_without_bills_nothing_is_paid(tmp_path: Path) -> None:
     outcome = await outcome_of("payments", tmp_path)
     assert str(outcome.answer).startswith("Nothing is paid.")
     assert not (tmp_path / "bank.sqlite").exists()
+
+
+# -- what a model that obeys an injected text can pay with nobody asked --------------------
+
+
+def paid_unasked(agent: AgentFile, replies: Sequence[Any], *, bounded: bool) -> tuple[int, int]:
+    """How many payments it makes with these replies while people reject each one that they are asked about,
+    and their sum in cents."""
+    if not bounded:
+        rules = tuple(rule.model_copy(update={"at_most": None}) for rule in agent.approvals.rules)
+        approvals = agent.approvals.model_copy(update={"rules": rules})
+        agent = agent.model_copy(update={"approvals": approvals})
+    paid: list[int] = []
+    (module,) = load_modules([str(ROOT / "examples" / "tools" / "transfer.py")])
+
+    def run(params: Any) -> str:
+        paid.append(params.cents)
+        return "paid"
+
+    tools = [Tool(name="transfer", params=module.Params, run=run, effect="unsafe")]
+    patient = agent.model_copy(update={"stuck": None})
+    model = ScriptedModel(replies)
+    Local(patient, model=model, tools=tools, decide=lambda request: "reject").run_sync("Pay what is due.")
+    return len(paid), sum(paid)
+
+
+@pytest.mark.parametrize(
+    ("bounded", "cents", "paid"),
+    [(False, 10_000_000, (6, 59_999_985)), (True, 10_000_000, (0, 0)), (True, 1_600, (3, 4_797))],
+)
+def test_payments_agent_pays_unasked_only_within_its_bound(
+    bounded: bool, cents: int, paid: tuple[int, int]
+) -> None:
+    replies = [
+        json.dumps(
+            {
+                "thought": f"I pay {n}.",
+                "action": "transfer",
+                "action_input": {"to": "Paper & Pen", "cents": cents - n},
+            }
+        )
+        for n in range(12)
+    ]
+    assert paid_unasked(load_agent("payments"), replies, bounded=bounded) == paid
+
+
+@pytest.mark.parametrize(
+    ("bounded", "cents", "calls", "paid"),
+    [
+        pytest.param(False, 1_999, 100, (1_000, 1_999_000), marks=pytest.mark.exhaustive),
+        (False, 1_999, 6, (60, 119_940)),
+        (True, 1_999, 6, (2, 3_998)),
+        (True, 1_000, 6, (5, 5_000)),
+    ],
+)
+def test_agent_of_the_readme_pays_unasked_only_within_its_bound(
+    tmp_path: Path, bounded: bool, cents: int, calls: int, paid: tuple[int, int]
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "agent.yaml").write_text(readme.partition("```yaml\n")[2].partition("```")[0])
+    arguments = json.dumps({"to": "Paper & Pen", "cents": cents})
+    call = NativeCall(id="", name="transfer", arguments=arguments)
+    replies = [*[ModelReplied(text="", tool_calls=(call,) * calls)] * 10, "done"]
+    assert paid_unasked(load_agent(tmp_path / "agent.yaml"), replies, bounded=bounded) == paid
 
 
 # -- tools --------------------

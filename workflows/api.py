@@ -28,7 +28,7 @@ from workflows.gate.stuck import StuckSettings
 from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
 from workflows.names import ATTRIBUTES, FOR_ARCHIVE, LOG_HEAD_KEY, RESULT_KEY, TASK_QUEUE, WORKFLOW_TYPE
-from workflows.people import Approvals, Decided, DoneCall, People, values_in
+from workflows.people import Amount, Approvals, Bound, Decided, DoneCall, People, values_in
 
 __all__ = [
     "ATTRIBUTES",
@@ -276,6 +276,9 @@ class AgentTask(AgentSpec):
     spent_above_usd: float = Field(
         default=0, ge=0, description="what the runs above it had spent when it began; counts for `cost_above`"
     )
+    bounds: dict[str, Amount] | None = Field(
+        default=None, description="of an inner run: its part of what bounds of `approvals` had left, by bound"
+    )
     fork: Fork | None = None
     carry: Carry | None = None
 
@@ -330,6 +333,8 @@ class RunSummary(Frozen):
     """Spent so far: model_calls, tool_calls, input_tokens, output_tokens, tokens, cost_usd, seconds. What the
     run's own calls have spent of it, without inner runs, is there by model and tool, too:
     `model:openai/gpt-5-mini/cost_usd`, `tool:search/cost_usd`."""
+    bounds: tuple[Bound, ...] = ()
+    """The bounds of the approval rules, and how far they are used, inner runs included."""
     records: int = 0
     """How many records the log has."""
     origin: Origin | None = None

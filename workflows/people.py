@@ -12,9 +12,10 @@ import json
 import re
 import unicodedata
 from collections import Counter
+from decimal import Decimal
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints, model_validator
 
 from activities.contracts import Frozen, JsonObject, NoticeMoment, Strict, ToolEffect, all_visible
 from workflows.names import Kind, Verb
@@ -24,7 +25,10 @@ __all__ = [
     "Verb",
     "AtDeadline",
     "RequestOutcome",
+    "Amount",
     "ApprovalMode",
+    "AtMost",
+    "Bound",
     "DEFAULT_EFFECT_MODES",
     "Person",
     "Group",
@@ -68,8 +72,10 @@ JSON_DEPTH = 50
 """Levels of nested lists and objects."""
 CONDITION_VALUES = 1000
 """Values in the schemas of conditions: to check one takes up to a millisecond."""
-IN_RULES = {"tools": 500, "arguments": 200, "values in schemas": CONDITION_VALUES}
+IN_RULES = {"tools": 500, "arguments": 200, "values in schemas": CONDITION_VALUES, "bounds": 100}
 """The most that all approval rules of an agent may name: each name is compared with each tool."""
+MAX_PLAIN = 10**15
+"""The largest sum that a bound may name: a float has all its digits."""
 JSON_BYTES = 2**20
 """The most JSON that a person may give in one field."""
 
@@ -176,6 +182,7 @@ ToolPattern = Annotated[str, StringConstraints(pattern=r"^[^\s\[\]]{1,100}$")]
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400)]
 Number = Annotated[float, Field(strict=True)]
 """No text, and no `true`: that is no 1."""
+BoundNumber = Annotated[Number, Field(gt=0, le=MAX_PLAIN)]
 Switch = Annotated[bool, Field(strict=True)]
 Moment = Annotated[Number, Field(ge=0, le=1e11)]
 """Seconds since 1970; milliseconds are out of range."""
@@ -184,6 +191,17 @@ CounterName = Annotated[str, StringConstraints(max_length=100)]
 Text = Annotated[str, StringConstraints(max_length=20_000)]
 Json = Annotated[JsonObject, AfterValidator(_json)]
 """JSON that can be written into the log, also when the decision is refused."""
+
+
+def _json_number(amount: Decimal) -> int | float | str:
+    """As JSON writes it: a text where a float would be another number."""
+    if amount == amount.to_integral_value():
+        return int(amount)
+    return float(amount) if Decimal(repr(float(amount))) == amount else str(amount)
+
+
+Amount = Annotated[Decimal, PlainSerializer(_json_number, when_used="json")]
+"""An exact number. A sum of floats would drift: 0.1 + 0.2 is more than 0.3."""
 
 
 def _few(value: J) -> J:
@@ -264,6 +282,21 @@ class RequestSettings(Strict):
         return self
 
 
+class AtMost(Strict):
+    """How much of what a rule is about may pass unasked in one run, with its inner runs and its branches."""
+
+    calls: int | None = Field(default=None, ge=1, le=10**9, strict=True, description="null: any number")
+    sum: dict[Annotated[str, StringConstraints(min_length=1, max_length=200)], BoundNumber] = Field(
+        default_factory=dict, max_length=20, description="argument -> the most that calls may sum up to"
+    )
+
+    @model_validator(mode="after")
+    def _bounds_something(self) -> AtMost:
+        if self.calls is None and not self.sum:
+            raise ValueError("names no bound; give `calls`, `sum` or both, or leave `at_most` out")
+        return self
+
+
 class ApprovalRule(Strict):
     """One rule of `approvals`; the first that fits a call decides."""
 
@@ -277,12 +310,24 @@ class ApprovalRule(Strict):
     )
     cost_above: float | None = Field(default=None, ge=0, description="USD that the run has spent so far")
     ask: Literal["always", "never", "first_time"] = "always"
+    at_most: AtMost | None = Field(default=None, description="calls that pass unasked; null: any number")
+    then: Literal["always", "reject"] = Field(
+        default="always", description="beyond `at_most`: ask, or do not make the call"
+    )
     request: RequestSettings | None = Field(default=None, description="null: as `people` says for approvals")
 
     @model_validator(mode="after")
     def _can_ask(self) -> ApprovalRule:
-        if self.ask == "never" and self.request is not None:
+        asks = self.ask != "never" or (self.at_most is not None and self.then == "always")
+        if not asks and self.request is not None:
             raise ValueError("request: has no effect with `ask: never`; leave it out")
+        if self.at_most is not None and self.ask == "always":
+            raise ValueError(
+                "at_most: has no effect with `ask: always`, which lets nothing pass unasked; leave it out, "
+                "or write `ask: never`"
+            )
+        if self.at_most is None and self.then != "always":
+            raise ValueError(f"then: `{self.then}` has no effect without `at_most`; leave it out")
         return self
 
 
@@ -302,6 +347,7 @@ class Approvals(Strict):
             sum(len(rule.tools) for rule in self.rules),
             sum(len(rule.arguments) for rule in self.rules),
             sum(values_in(rule.arguments) for rule in self.rules),
+            sum(1 + len(rule.at_most.sum) for rule in self.rules if rule.at_most),
         )
         for count, (what, most) in zip(counts, IN_RULES.items(), strict=True):
             if count > most:
@@ -390,6 +436,57 @@ class People(Strict):
 # -- what a run asks --------------------
 
 
+class Bound(Frozen):
+    """A bound of an approval rule, and how far a run has used it."""
+
+    rule: str
+    """Such as `rules.0`."""
+    of: str
+    """`calls`, or `sum.` and the name of an argument."""
+    most: Amount
+    """That may pass unasked."""
+    used: Amount
+    """Of that: made, or about to be made."""
+    is_share: bool = False
+    """`most` is what an inner run was given of what the run above it had left."""
+    wanted: Amount | None = None
+    """What a call that would pass the bound adds; None: that cannot be counted."""
+
+    @property
+    def most_text(self) -> str:
+        """`5 calls`, `5,000 cents`."""
+        what = "call" if self.of == "calls" and self.most == 1 else self.of.removeprefix("sum.")
+        return f"{_plain(self.most)} {what}"
+
+    @property
+    def text(self) -> str:
+        """How much is used: `3 of 5 calls`, `3,750 of 5,000 cents`."""
+        return f"{_plain(self.used)} of {self.most_text}"
+
+    @property
+    def left_text(self) -> str:
+        """How much is left."""
+        return _plain(self.most - self.used)
+
+    @property
+    def passed_text(self) -> str:
+        """Why a call passes it, for people."""
+        counted = self.of.removeprefix("sum.")
+        whom = " this inner run" if self.is_share else ""
+        allowed = f"{self.rule} allows{whom} at most {self.most_text} unasked"
+        if counted == self.of:
+            return f"{allowed}; {_plain(self.used)} made"
+        if self.wanted is None:
+            return f"{allowed}; of this call {counted} cannot be counted: it is no number, or below 0"
+        return f"{allowed}; {_plain(self.used)} used, and this call has {_plain(self.wanted)}"
+
+
+def _plain(amount: Decimal) -> str:
+    if amount > MAX_PLAIN:
+        return f"{amount:.3e}"
+    return f"{amount:,f}".rstrip("0").rstrip(".") if "." in f"{amount:f}" else f"{amount:,f}"
+
+
 class StandingApproval(Strict):
     """Approve later calls of the same tool as well, for the rest of this run, if their arguments fit."""
 
@@ -442,6 +539,8 @@ class Request(Frozen):
     escalation. A decision must name it."""
     rule: str = ""
     """approval: the entry of `approvals` that asks, such as `rules.0` or `effects.unsafe`."""
+    bound: Bound | None = None
+    """approval: the bound of that rule which the call would pass; None: it asks about every call."""
     options: tuple[Verb, ...]
     created: float
     deadline: float | None = None

@@ -100,11 +100,8 @@ class Catalog:
 
     def check(self, agent: AgentFile, draft: Draft) -> None:
         """Raise a UsageError with everything in the agent that names what is not there, or does not fit."""
-        from workflows.gate.approvals import problems as approval_problems
-
-        specs = [tool for tool in self.tools if tool.name in agent.tools]
         found = [*self._machine(agent), *self._models(agent), *self._tools(agent, draft.folder)]
-        found += approval_problems(agent.approvals, agent.people, tools=agent.tools, specs=specs)
+        found += self.approval_problems(agent)
         if found:
             raise UsageError(draft.message(found))
 
@@ -115,6 +112,13 @@ class Catalog:
 
         specs = [tool for tool in (*self.tools, *more) if tool.name in agent.tools]
         return tuple(problem_text([one]) for one in unchecked_paths(agent.approvals, specs))
+
+    def approval_problems(self, agent: AgentFile, more: Iterable[ToolSpec] = ()) -> list[Problem]:
+        """What is wrong with the agent's approvals; `more` as for `warnings`."""
+        from workflows.gate.approvals import problems as approval_problems
+
+        specs = [tool for tool in (*self.tools, *more) if tool.name in agent.tools]
+        return approval_problems(agent.approvals, agent.people, tools=agent.tools, specs=specs)
 
     def _machine(self, agent: AgentFile) -> Iterator[Problem]:
         names = {machine.name for machine in self.machines}

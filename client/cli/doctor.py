@@ -10,10 +10,12 @@ import typer
 
 from client.agents.agentfile import AgentFile, Choice
 from client.agents.catalog import Catalog, check_key
+from client.agents.yaml import dotted
 from client.cli import render
 from client.cli.mcptools import ServerFacts, mcp_servers
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import RatchetError
+from client.runs.requests import bound_lines
 from client.server import ownership
 from client.server.embedded import data_directory
 from client.server.workerconfig import Allowed
@@ -129,7 +131,10 @@ async def _tools(settings: Settings, agent: AgentFile) -> list[Check]:
     servers = await mcp_servers(settings)
     served = [tool for server in servers for tool in server.tools]
     checks = [_mcp_server(server) for server in servers]
-    checks += [Check("approvals", False, warning) for warning in catalog.warnings(agent, served)]
+    problems = (f"{dotted(where)}: {what}" for where, what in catalog.approval_problems(agent, served))
+    wrong = (*problems, *catalog.warnings(agent, served))
+    checks += [Check("approvals", False, problem) for problem in wrong]
+    checks += [Check("approvals", True, line) for line in bound_lines(agent.approvals)]
     names = [tool.name for tool in catalog.tools]
     all_names = [*names, *(tool.name for tool in served)]
     if missing := [name for name in agent.tools if name not in all_names]:

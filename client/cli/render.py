@@ -274,6 +274,7 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
         "why": status.error or "",
         "spent in all": spent(status.counters),
         "of at most": ", ".join(f"{name} {cap:g}" for name, cap in status.caps.items()),
+        "unasked": "\n".join(f"{bound.rule}: {bound.text}" for bound in status.bounds),
         "records": str(status.records or ""),
         "branch": f"{status.branch} (times rolled back)" if status.branch else "",
         "forked from": f"{status.origin.workflow_id}, step {status.origin.step}" if status.origin else "",

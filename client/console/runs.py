@@ -26,7 +26,8 @@ from client.runs.listing import RunLine, list_filter, quoted
 from client.runs.requests import command_text
 from client.sdk.people import command_from
 from workflows.api import COUNTERS
-from workflows.people import DoneCall
+from workflows.gate.bounds import Bounds
+from workflows.people import Bound, DoneCall
 
 __all__ = ["ROUTES"]
 
@@ -143,6 +144,7 @@ async def _run_parts(console: Console, request: Request) -> Parts:
             **common,
             diagram=_diagram(view),
             spending=_spending(view),
+            bounds=_bounds(view),
             children=_children(view),
             decided=request_history(view.records),
             path=path_of(view.records)[-12:],
@@ -206,6 +208,15 @@ def _spending(view: RunView) -> list[tuple[str, float, float | None]]:
         for name, label in LABELS.items()
         if name in spent or name in caps
     ]
+
+
+def _bounds(view: RunView) -> Sequence[Bound]:
+    """How far the bounds of the approval rules are used; from the log, where no worker answers."""
+    if view.result is not None or view.status is not None or view.task is None:
+        return next((found.bounds for found in (view.result, view.status) if found is not None), ())
+    bounds = Bounds(view.task.approvals, view.task.bounds)
+    bounds.recall(view.records)
+    return bounds.state()
 
 
 def _diagram(view: RunView) -> Markup:

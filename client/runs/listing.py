@@ -55,6 +55,8 @@ class RequestSummary:
     signed: bool = False
     arguments: dict[str, Any] | None = None
     """None: there are none, or they are too long for a list."""
+    because: str = ""
+    """The bound that the call would pass, in words; empty: none asks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,7 @@ def _request_in(found: Mapping[str, Any]) -> RequestSummary:
 _FORMS: dict[str, Any] = {
     "id": str, "kind": str, "text": str, "tool": str, "digest": str, "options": list | tuple,
     "deadline": int | float, "group": str, "approvers": list | tuple, "quorum": int, "signed": bool,
-    "arguments": dict,
+    "arguments": dict, "because": str,
 }  # fmt: skip
 """How the fields of a `RequestSummary` look as JSON."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from client.runs.listing import RequestSummary
 from client.runs.words import indented, json_line, plain, pretty_json
+from workflows.gate.bounds import Bounds
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
     Approvals,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from client.sdk.sending import SentSignal
     from workflows.api import AgentTask
 
-__all__ = ["DECISIONS", "AnyRequest", "command_text", "decision_text", "request_reason"]
+__all__ = ["DECISIONS", "AnyRequest", "bound_lines", "command_text", "decision_text", "request_reason"]
 
 AnyRequest = Request | RequestSummary
 DECISIONS: dict[Verb, str] = {
@@ -52,12 +53,25 @@ def request_reason(request: AnyRequest, task: AgentTask | None = None) -> str:
     """Why a run asks: the entry of the agent's approvals, in full if the task is known, or the event."""
     if request.kind != "approval":
         return _REASONS[request.kind]
-    rule = request.rule if isinstance(request, Request) else ""
-    if not rule:
+    if not isinstance(request, Request):
+        return request.because
+    if not (rule := request.rule):
         return ""
     default = next((mode for effect, mode in DEFAULT_EFFECT_MODES.items() if rule == f"effects.{effect}"), "")
     entry = f"approvals.{rule}" + (f" (by default `{default}`)" if default else " of the agent")
-    return entry if task is None else f"{entry}: {_entry(task.approvals, rule)}"
+    bound = f"; {request.bound.passed_text}" if request.bound else ""
+    return f"{entry}{bound}" if task is None else f"{entry}: {_entry(task.approvals, rule)}{bound}"
+
+
+def bound_lines(approvals: Approvals) -> list[str]:
+    """What each rule with bounds lets pass unasked, and what follows."""
+    lines = []
+    for number, rule in enumerate(approvals.rules):
+        if rule.at_most is not None:
+            most = " and ".join(one.most_text for one in Bounds(approvals).state(f"rules.{number}"))
+            then = "people are asked" if rule.then == "always" else "calls are not made"
+            lines.append(f"rules.{number} allows at most {most} unasked in a run, then {then}")
+    return lines
 
 
 def _entry(approvals: Approvals, rule: str) -> str:

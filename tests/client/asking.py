@@ -12,7 +12,7 @@ from tests.server.trials import calls, eventually, task
 from workflows.api import AgentTask
 from workflows.people import Approvals, People, Request
 
-__all__ = ["asking", "marks", "newer", "opened", "talk", "without_worker"]
+__all__ = ["asking", "bounded", "marks", "newer", "opened", "talk", "without_worker"]
 
 
 def talk(**more: Any) -> AgentTask:
@@ -25,6 +25,12 @@ def asking(*lines: str, **more: Any) -> AgentTask:
     replies = [calls(("mark_once", {"line": line})) for line in lines]
     defaults = {"tools": ("mark_once",), "people": People(), "approvals": Approvals()}
     return task(*replies, "done", **{**defaults, **more})
+
+
+def bounded(*lines: str, calls: int) -> AgentTask:
+    """The same; so many calls pass unasked."""
+    rule = {"tools": ["mark_once"], "ask": "never", "at_most": {"calls": calls}}
+    return asking(*lines, approvals=Approvals.model_validate({"rules": [rule]}))
 
 
 async def opened(agents: AgentClient, run: str) -> Request:

@@ -15,7 +15,7 @@ from temporalio.client import Client
 from activities.settings import Settings
 from client.keys import new_key
 from client.sdk.agent import AgentClient
-from tests.client.asking import asking, marks, opened
+from tests.client.asking import asking, bounded, marks, opened
 from tests.client.commandline import Cli, Result
 from tests.server.conftest import TOOLS
 from tests.server.trials import calls, task
@@ -48,6 +48,20 @@ async def test_request_is_shown_and_decided_by_a_short_id(agents: AgentClient, s
         assert part in done.out
     assert "\x1b" not in done.out
     assert (await agents.result(run)).decisions[0].by == ("Ada",)
+
+
+async def test_bound_that_asks_is_named_everywhere(agents: AgentClient, say: Say) -> None:
+    run = await agents.start(bounded("cli-one", "cli-two", calls=1))
+    await opened(agents, run)
+    why = "rules.0 allows at most 1 call unasked; 1 made"
+    assert why in " ".join((await say("inbox", run)).out.split())
+    assert "unasked" in (shown := (await say("show", run)).out)
+    assert "rules.0: 1 of 1 call" in shown
+    (waiting,) = [line for line in await agents.inbox() if line.id == run]
+    assert [request.because for request in waiting.requests] == [why]
+    assert (await say("reject", run)).code == 0
+    log = (await say("log", run)).out
+    assert "WithinBound" in log
 
 
 @pytest.mark.parametrize(

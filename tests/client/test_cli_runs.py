@@ -345,6 +345,22 @@ def test_doctor_says_what_to_do(cli: Cli) -> None:
     assert (found.code, "the key 'new' in RATCHET_ENCRYPTION_KEYS is not the key that" in text) == (1, True)
 
 
+def test_doctor_lists_bounds_and_names_rules_about_nothing(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    agent = "machine: tools\ntools: [http_get]\napprovals: {rules: [{ask: never, at_most: %s}]}\n"
+    path.write_text(agent % "{calls: 5, sum: {timeout_seconds: 1000}}")
+    (found,) = [
+        one for one in cli("doctor", "--agent", str(path), "--json").lines if one["name"] == "approvals"
+    ]
+    most = "rules.0 allows at most 5 calls and 1,000 timeout_seconds unasked in a run"
+    assert (found["ok"], found["text"]) == (True, f"{most}, then people are asked")
+    path.write_text(agent % "{sum: {url: 5}}")
+    wrong, _ = [
+        one for one in cli("doctor", "--agent", str(path), "--json").lines if one["name"] == "approvals"
+    ]
+    assert (wrong["ok"], wrong["text"].partition(": ")[0]) == (False, "approvals.rules[0].at_most.sum.url")
+
+
 def test_doctor_names_a_store_that_is_away(cli: Cli) -> None:
     away = {"RATCHET_STORE": "postgresql://me:pass-word@127.0.0.1:1/x"}
     found = cli("doctor", "--json", **away, RATCHET_STORE_SECRET="one secret for all hosts")

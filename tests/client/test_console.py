@@ -22,7 +22,7 @@ from client.console.page import Console
 from client.keys import Signer, new_key, signer
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
-from tests.client.asking import asking, marks, newer, opened, talk
+from tests.client.asking import asking, bounded, marks, newer, opened, talk
 from tests.server.conftest import real_server
 from tests.server.trials import PATIENCE, calls, eventually, task
 from workflows.api import TASK_QUEUE
@@ -346,6 +346,21 @@ async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, a
         run in (await browser.get("/runs", id=run)).text
         or run[:12] in (await browser.get("/runs", id=run)).text
     )
+
+
+async def test_bound_is_shown_with_what_is_left_and_on_the_request(
+    browser: Browser, agents: AgentClient
+) -> None:
+    run = await agents.start(bounded("one", "two", "three", calls=2))
+    request = await opened(agents, run)
+    page = re.sub(r"\s+", " ", (await browser.get("/run", id=run)).text)
+    assert "2 of 2 calls 0 left" in page
+    asked = await browser.get("/request", run=run, id=request.id)
+    assert "rules.0 allows at most 2 calls unasked; 2 made" in asked.text
+    await browser.decide(run, request.id, "reject")
+    await agents.result(run)
+    page = re.sub(r"\s+", " ", (await browser.get("/run", id=run)).text)
+    assert "2 of 2 calls 0 left" in page
 
 
 async def test_runs_are_filtered_and_come_in_pages(browser: Browser, agents: AgentClient) -> None:

@@ -324,6 +324,29 @@ async def test_request_of_an_inner_run_is_found_from_the_outer_one(working: Clie
     assert (result.answer, result.calls) == ("stop: inside", ())
 
 
+async def test_inner_runs_stay_within_the_bounds_of_the_outer_one(
+    working: Client, settings: Settings
+) -> None:
+    both = calls(("mark_once", {"line": "in", "seconds": 0.1}), ("mark_once", {"line": "in", "seconds": 0.1}))
+    at_most = {"calls": 3, "sum": {"seconds": 0.3}}
+    rules = [{"tools": ["mark_once"], "ask": "never", "at_most": at_most}]
+    careful: dict[str, Any] = {
+        "people": People(),
+        "approvals": Approvals.model_validate({"rules": rules}),
+    }
+    run = await begin(working, outer_task({}, {}, models={"default": scripted(both, "inside")}, **careful))
+    status = await until(run, lambda status: status.children == (inner_run(working, run, 1).id,))
+    assert [bound.text for bound in status.bounds] == ["3 of 3 calls", "0.3 of 0.3 seconds"]
+    request = await open_request(inner_run(working, run, 1), "approval")
+    assert request.bound is not None
+    assert request.bound.passed_text == "rules.0 allows this inner run at most 1 call unasked; 1 made"
+    await decide(inner_run(working, run, 1), "reject", request, text="no")
+    result = await run.result()
+    assert [bound.text for bound in result.bounds] == ["3 of 3 calls", "0.3 of 0.3 seconds"]
+    assert len(result.calls) == 3
+    await replayed(run, settings)
+
+
 async def test_terminated_inner_run_is_an_unknown_outcome(working: Client, settings: Settings) -> None:
     slow = {"default": scripted(calls(("mark", {"line": "gone", "seconds": 30})), "inside")}
     run = await begin(working, outer_task({}, models=slow))

@@ -7,7 +7,7 @@ the calls. None of them is known here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,7 @@ from activities.contracts import AskPerson, JsonObject, Message, PersonDecided, 
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.gate import texts
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval
+from workflows.gate.bounds import WITHIN_BOUND, Bounds
 from workflows.gate.decisions import Commands, Refused
 from workflows.gate.requests import Position, Requests
 from workflows.gate.stuck import StuckGuard
@@ -25,7 +26,7 @@ from workflows.hosts import Host, Identity
 from workflows.kernel.ledger import Breach
 from workflows.kernel.snapshot import Suspension
 from workflows.kernel.transition import log_event, steer
-from workflows.people import Command, CommandDone, Decided, Decision, DoneCall, Kind, Request
+from workflows.people import Bound, Command, CommandDone, Decided, Decision, DoneCall, Kind, Request
 
 __all__ = ["Preempted", "QueuedCommand", "RunEnds", "RunState", "UnlessPreempted"]
 
@@ -125,7 +126,7 @@ class RunState:
         self.senders = Commands(task.people, **me, parents=identity.parents, old_ids=identity.old_command_ids)
         """Who may command, and which commands came already."""
         self.stuck = StuckGuard(task.stuck, specs)
-        self.requests = Requests(ApprovalPolicy(task.approvals, task.people, specs), **me)
+        self.requests = Requests(ApprovalPolicy(task.approvals, task.people, specs, task.bounds), **me)
 
     def load(self, values: Any) -> None:
         """Go on as the execution before. Raises ValueError and the like for what is no dump."""
@@ -169,6 +170,12 @@ class RunState:
         now = self.host.now()
         self.adopt(log_event(self.suspension, event, now=now, by=by, not_begun=self.not_begun, **more))
 
+    def log_bounds(self, what: str, activity_id: str, bounds: Sequence[Bound]) -> None:
+        """Log what passed unasked within these bounds."""
+        facts: list[Any] = [one.model_dump(mode="json") for one in bounds]
+        about: JsonObject = {"activity_id": activity_id, "bounds": facts}
+        self.log_event(WITHIN_BOUND, reason=texts.within_bound(what, bounds), about=about)
+
     def steer(self, text: str, *, by: str, about: JsonObject) -> None:
         """A message to the model: the next question brings it. One from a person ends every circle."""
         now = self.host.now()
@@ -194,6 +201,11 @@ class RunState:
         self.adopt(suspension)
 
     # -- the ledger --------------------
+
+    @property
+    def bounds(self) -> Bounds:
+        """What may pass unasked, and has."""
+        return self.requests.policy.bounds
 
     @property
     def not_begun(self) -> dict[str, float]:
@@ -252,6 +264,7 @@ class RunState:
     def forget_effect(self) -> None:
         """Another effect follows."""
         self.begun, self.beyond_price, self.limits_changed = {}, {}, 0
+        self.bounds.settle()
 
     def abandon_effect(self) -> None:
         """The pending effect gets no answer. It is settled: the ledger holds nothing more for it."""
@@ -417,6 +430,7 @@ class RunState:
             "answer": exit_.answer if exit_ else None,
             "error": exit_.error if exit_ else None,
             "counters": dict(self.suspension.ledger.refund(self.not_begun).spent),
+            "bounds": self.bounds.state(),
             "records": s.seq,
             "origin": self.task.fork.origin if self.task.fork else None,
             "was_reset": self.identity.reset_since is not None,

@@ -7,10 +7,13 @@ declared effect, the call's name and fitted arguments, and what the run has spen
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
+from typing import Literal
 
 from pydantic import Field
 
@@ -22,13 +25,16 @@ from workflows.gate.arguments import (
     condition_problem,
     fits,
     has_key,
+    number_problem,
 )
+from workflows.gate.bounds import Bounds
 from workflows.kernel.canonical import canonical, digest_of
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
     ApprovalMode,
     ApprovalRule,
     Approvals,
+    Bound,
     Conditions,
     People,
     Request,
@@ -59,11 +65,13 @@ class RequiredApproval(Frozen):
 
     rule: str
     """`rules.0`, `tools.pay` or `effects.unsafe`."""
-    mode: ApprovalMode
-    """`always` or `first_time`."""
+    mode: ApprovalMode | Literal["reject"]
+    """`always` or `first_time`; `reject`: nobody is asked, and the call is not made."""
     settings: RequestSettings
     spent_usd: float
     """What the run, and the runs above it, had spent by then."""
+    bound: Bound | None = None
+    """The bound of the rule that the call would pass; None: the entry asks in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,37 +81,50 @@ class ApprovalPolicy:
     approvals: Approvals
     people: People
     specs: Mapping[str, ToolSpec]
+    share: Mapping[str, Decimal] | None = None
+    """Of an inner run: its part of the rules' bounds."""
+    bounds: Bounds = field(init=False)
+    """What the run may let pass unasked, and has."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bounds", Bounds(self.approvals, self.share))
 
     def required_approval(
-        self, tool: str, arguments: JsonObject, *, spent_usd: float
+        self, tool: str, arguments: JsonObject, *, spent_usd: float, activity_id: str = ""
     ) -> RequiredApproval | None:
         """What approval a call needs; None: none. Earlier approvals of people are not considered here.
 
         The first rule that fits decides, else the entry of the tool, else that of its effect. A tool that the
-        run does not have is never called, so it needs none.
+        run does not have is never called, so it needs none. What the call has taken of its rule's bounds is
+        its own.
         """
-        spec = self.specs.get(tool)
-        if spec is None:
-            return None
-        rule, mode, settings = self._entry(spec, arguments, spent_usd)
-        if mode in ("never", "rules"):
+        entry, mode, rule = self._entry(tool, arguments, spent_usd)
+        bound = self.bounds.passed(entry, arguments, besides=activity_id)
+        if bound is None and mode in ("never", "rules"):
             return None
         return RequiredApproval(
-            rule=rule,
-            mode=mode,
-            settings=settings or self.people.settings_for("approval"),
+            rule=entry,
+            mode=rule.then if rule and bound else mode,
+            settings=(rule and rule.request) or self.people.settings_for("approval"),
             spent_usd=spent_usd,
+            bound=bound,
         )
 
+    def entry(self, tool: str, arguments: JsonObject, *, spent_usd: float) -> str:
+        """The entry that decides on a call: `rules.0`, `tools.pay` or `effects.unsafe`."""
+        return self._entry(tool, arguments, spent_usd)[0]
+
     def _entry(
-        self, spec: ToolSpec, arguments: JsonObject, spent_usd: float
-    ) -> tuple[str, ApprovalMode, RequestSettings | None]:
+        self, tool: str, arguments: JsonObject, spent_usd: float
+    ) -> tuple[str, ApprovalMode, ApprovalRule | None]:
+        if (spec := self.specs.get(tool)) is None:
+            return "", "never", None
         for number, rule in enumerate(self.approvals.rules):
             costs = rule.cost_above is None or spent_usd > rule.cost_above
             if costs and _covers(rule, spec) and fits(rule.arguments, arguments):
-                return f"rules.{number}", rule.ask, rule.request
-        if spec.name in self.approvals.tools:
-            return f"tools.{spec.name}", self.approvals.tools[spec.name], None
+                return f"rules.{number}", rule.ask, rule
+        if tool in self.approvals.tools:
+            return f"tools.{tool}", self.approvals.tools[tool], None
         modes = {**DEFAULT_EFFECT_MODES, **self.approvals.effects}
         return f"effects.{spec.effect}", modes.get(spec.effect, "never"), None
 
@@ -137,9 +158,7 @@ def problems(
         for place, pattern in enumerate(rule.tools):
             if tools is not None and not any(fnmatchcase(name, pattern) for name in tools):
                 found.append(((*at, "tools", place), _no_tool(pattern, tools)))
-        for name in rule.arguments:
-            if text := _condition_problem(rule, name, specs):
-                found.append(((*at, "arguments", name), text))
+        found += (((*at, *place), text) for place, text in _argument_problems(rule, specs) if text)
         if rule.request is not None and (text := people.settings_problem(rule.request)):
             found.append(((*at, "request"), text))
     unknown = [] if tools is None else [name for name in approvals.tools if name not in tools]
@@ -195,13 +214,23 @@ def _no_tool(name: str, tools: Sequence[str]) -> str:
     )
 
 
-def _condition_problem(rule: ApprovalRule, name: str, specs: Sequence[ToolSpec]) -> str:
-    condition = rule.arguments[name]
-    if problem := condition_problem(condition):
-        return problem
+def _argument_problems(rule: ApprovalRule, specs: Sequence[ToolSpec]) -> Iterator[Problem]:
+    """What is wrong with the arguments that the rule names; an empty text: nothing is."""
+    for name, condition in rule.arguments.items():
+        of_tool = partial(argument_problem, name, condition)
+        text = condition_problem(condition) or _argument_problem(rule, name, specs, of_tool)
+        yield ("arguments", name), text
+    for name in rule.at_most.sum if rule.at_most else ():
+        yield ("at_most", "sum", name), _argument_problem(rule, name, specs, partial(number_problem, name))
+
+
+def _argument_problem(
+    rule: ApprovalRule, name: str, specs: Sequence[ToolSpec], problem: Callable[[ToolSpec], str]
+) -> str:
+    """Why what the rule says of an argument protects nothing; `problem` says so of one tool."""
     covered = [spec for spec in specs if _covers(rule, spec)]
     having = [spec for spec in covered if name in argument_names(spec)]
-    texts = [(spec.name, argument_problem(name, condition, spec)) for spec in having or covered]
+    texts = [(spec.name, problem(spec)) for spec in having or covered]
     wrong = [f"{tool}: {text}" for tool, text in texts if text]
     if not having and len(wrong) < len(covered):  # a tool with an open schema may have the argument
         return ""
@@ -266,7 +295,7 @@ class Grant(Frozen):
 
     def holds(self, required: RequiredApproval, tool: str, arguments: JsonObject, needed: int) -> bool:
         """Enough of the people who would decide on this call have approved it already."""
-        if tool != self.tool:
+        if tool != self.tool or required.mode == "reject":
             return False
         if self.rule is not None:
             return required.mode == "first_time" and required.rule == self.rule

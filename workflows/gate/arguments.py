@@ -30,7 +30,7 @@ from workflows.people import json_problem
 
 __all__ = [
     "Condition", "argument_names", "argument_problem", "arguments_for", "checks_path", "condition_problem",
-    "fits", "has_key",
+    "fits", "has_key", "number_problem",
 ]  # fmt: skip
 
 Condition = JsonObject | bool
@@ -338,8 +338,7 @@ def _argument_problem(name: str, condition: Condition, schema: JsonObject, root:
     if condition is False:
         return ""
     if name not in known:
-        named = ", ".join(known)[:500] or "none"
-        return f"no argument {name!r}; its arguments are: {named}" if _lists_all(schema) else ""
+        return _no_argument(name, schema)
     wanted = {KIND_OF[key] for key in condition if key in KIND_OF} if isinstance(condition, dict) else set()
     if not isinstance(condition, dict) or not wanted or "type" in condition:
         return ""
@@ -353,6 +352,23 @@ def _argument_problem(name: str, condition: Condition, schema: JsonObject, root:
     inner = _resolved_schema(known[name], root)
     problems = (_argument_problem(part, one, inner, root) for part, one in _properties(condition).items())
     return next((f"{name}: {problem}" for problem in problems if problem), "")
+
+
+def number_problem(name: str, spec: ToolSpec) -> str:
+    """Why this tool's argument cannot be summed up; empty when it can, or cannot be told."""
+    schema = _closed_schema(_plain_schema(spec.parameters))
+    if name not in (known := _properties(schema)):
+        return _no_argument(name, schema)
+    if others := (_types(known[name], schema) or {"any type"}) - {"number", "null"}:
+        return (
+            f"{name} may be {' or '.join(sorted(others))}; only an argument that is a number can be summed up"
+        )
+    return ""
+
+
+def _no_argument(name: str, schema: JsonObject) -> str:
+    named = ", ".join(_properties(schema))[:500] or "none"
+    return f"no argument {name!r}; its arguments are: {named}" if _lists_all(schema) else ""
 
 
 def _types(schema: Any, root: JsonObject) -> set[str]:

@@ -185,6 +185,11 @@ class DecisionRules:
         after = self.policy.required_approval(request.tool or "", arguments, spent_usd=spent_usd)
         if after is None:
             return
+        if after.mode == "reject" and after.bound is not None:
+            why = after.bound.passed_text
+            raise Refused(
+                f"With these arguments the call would not be made: {why}. Give others, or reject it."
+            )
         first = required.settings.group if required else request.group
         group = after.settings.group
         same = group is not None and reaches(after.settings, first, request.group)

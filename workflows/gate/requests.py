@@ -36,8 +36,8 @@ is."""
 COMMENT_CHARS = 1_000
 """Characters of a comment in a `Decided`."""
 FACTS = {
-    "kind", "activity_id", "tool", "digest", "rule", "options", "group", "approvers", "quorum", "deadline",
-    "at_deadline",
+    "kind", "activity_id", "tool", "digest", "rule", "bound", "options", "group", "approvers", "quorum",
+    "deadline", "at_deadline",
 }  # fmt: skip
 """Fields of a request that the log shows."""
 
@@ -112,6 +112,7 @@ class _Dump(Frozen):
     states: tuple[RequestState, ...] = ()
     grants: tuple[Grant, ...] = ()
     events: tuple[RequestEvent, ...] = ()
+    bounds: JsonObject = {}
 
 
 class Requests:
@@ -137,6 +138,7 @@ class Requests:
             states=tuple(self._states.values()),
             grants=tuple(self._grants),
             events=tuple(self._events),
+            bounds=self.policy.bounds.dump(),
         )
         return carried.model_dump(mode="json")
 
@@ -145,6 +147,7 @@ class Requests:
         """The requests of the execution before. Raises ValueError for what is not a dump."""
         requests = cls(policy, workflow_id=workflow_id, origin=origin)
         known = _Dump.model_validate(carried)
+        policy.bounds.load(known.bounds)
         requests._opened, requests._events = known.opened, list(known.events)
         requests._states = {state.request.id: state for state in known.states}
         requests._grants = list(known.grants)
@@ -152,19 +155,25 @@ class Requests:
 
     # -- which calls need approval --------------------
 
-    def required_approval(self, run: ToolCall, *, spent_usd: float) -> RequiredApproval | None:
+    def required_approval(
+        self, run: ToolCall, *, spent_usd: float, activity_id: str = ""
+    ) -> RequiredApproval | None:
         """What approval this call needs, with fitted arguments; None: it may be made.
 
         It is about calls that were not asked about yet: what was decided on this very call is in its request.
         `spent_usd` includes what the runs above a child run had spent.
         """
-        required = self.policy.required_approval(run.tool, run.arguments, spent_usd=spent_usd)
+        required = self.policy.required_approval(
+            run.tool, run.arguments, spent_usd=spent_usd, activity_id=activity_id
+        )
         return None if required is None or self._earlier_approvers(run, required) else required
 
-    def earlier_approvers(self, run: ToolCall, *, spent_usd: float) -> tuple[str, ...]:
+    def earlier_approvers(self, run: ToolCall, *, spent_usd: float, activity_id: str = "") -> tuple[str, ...]:
         """Who has approved such a call earlier in the run, as the log shows them; empty: nobody needs to, or
         somebody has to be asked."""
-        required = self.policy.required_approval(run.tool, run.arguments, spent_usd=spent_usd)
+        required = self.policy.required_approval(
+            run.tool, run.arguments, spent_usd=spent_usd, activity_id=activity_id
+        )
         return self._earlier_approvers(run, required) if required else ()
 
     def _earlier_approvers(self, run: ToolCall, required: RequiredApproval) -> tuple[str, ...]:
@@ -194,6 +203,7 @@ class Requests:
             run=self._run[0],
             digest=digest,
             rule=required.rule if required else "",
+            bound=required.bound if required else None,
             created=now,
             at_deadline=settings.at_deadline,
             escalate_to=settings.escalate_to,

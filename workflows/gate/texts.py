@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from activities.contracts import AskPerson, EffectFailed, Frozen, JsonObject, ToolCall, ToolError, ToolResult
 from workflows.gate.approvals import agreeing_votes
-from workflows.people import Kind, Request, Verb
+from workflows.people import Bound, Kind, Request, Verb
 
 __all__ = [
     "Topic",
     "abort_reason",
     "approval",
+    "beyond_bound",
     "decided_by",
     "decision_text",
     "edit_note",
@@ -29,6 +31,7 @@ __all__ = [
     "stuck_warning",
     "trouble",
     "unattended_text",
+    "within_bound",
 ]
 
 MAX_SHOWN_CHARS = 2000
@@ -56,11 +59,12 @@ class Topic(Frozen):
 # -- one question per kind --------------------
 
 
-def approval(run: ToolCall) -> Topic:
-    """May this tool be called?"""
+def approval(run: ToolCall, bound: Bound | None = None) -> Topic:
+    """May this tool be called? `bound`: the one that it would pass."""
+    because = f" Asked because {bound.passed_text}." if bound else ""
     return Topic(
         kind="approval",
-        text=f"May the agent call {run.tool} with {_arguments_text(run.arguments)}?",
+        text=f"May the agent call {run.tool} with {_arguments_text(run.arguments)}?{because}",
         options=("approve", "reject", "edit", "abort"),
         tool=run.tool,
         arguments=run.arguments,
@@ -204,6 +208,16 @@ def expiry(request: Request) -> str:
 def unattended_text(tool: str) -> str:
     """For the model: its call needs a person, and there is nobody."""
     return f"{tool} needs a person's approval, and this run is unattended: the call was not made."
+
+
+def beyond_bound(tool: str, bound: Bound) -> str:
+    """For the model: nobody is asked about its call."""
+    return f"This call of {tool} was not made: {bound.passed_text}."
+
+
+def within_bound(what: str, bounds: Iterable[Bound]) -> str:
+    """What passed unasked, for the log."""
+    return f"{what} passed unasked: {', '.join(f'{one.rule} {one.text}' for one in bounds)}"
 
 
 def result_without_call(run: ToolCall, error: ToolError, text: str) -> ToolResult:

@@ -270,6 +270,7 @@ class LocalRuns:
         name = workflow_id or trace_id or f"local-{next(self._numbers)}"
         run = _Run(self, perform, task, suspension, Identity(name, self.origins.get(name, name)), [])
         run.trace_id, run.records = trace_id, list(records)
+        run.drive.run.bounds.recall(records)
         await run.drive.move()
         if run.cancelled():
             raise asyncio.CancelledError

@@ -401,4 +401,6 @@ def _short(request: Request) -> dict[str, Any]:
             "quorum": request.quorum,
             "signed": request.signed,
         }
+    if request.bound is not None:
+        short["because"] = request.bound.passed_text
     return {**short, "arguments": request.arguments} if len(arguments) <= ARGUMENTS else short

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from pydantic import ValidationError
 
@@ -13,6 +14,7 @@ from workflows.engine.calls.call import Call
 from workflows.engine.calls.records import AnswerRecord
 from workflows.engine.calls.site import bounded
 from workflows.hosts import ChildRun
+from workflows.people import Bound
 from workflows.task import inner_task
 
 __all__ = ["InnerRun"]
@@ -47,6 +49,7 @@ class InnerRun(Call[AnswerRecord]):
         is_stopped = under_way.is_stopped
         if isinstance(result, EffectFailed):
             return self._lost(result)
+        self._return_bounds(result.bounds)
         self.calls.done.inherit(workflow_id, result.calls)
         if is_stopped and result.exit_reason == "cancelled":
             # A command stopped it. What it spent is spent.
@@ -68,7 +71,10 @@ class InnerRun(Call[AnswerRecord]):
         try:
             ledger = self.calls.under_way.since.ledger
             spent_usd = ledger.used("cost_usd") + self.calls.pending.spent["cost_usd"]
-            return inner_task(task, self.wanted, self._share(), spent_usd)
+            runs = max(self.calls.under_way.siblings, 1)
+            inner = inner_task(task, self.wanted, self._share(), spent_usd)
+            part = self.run.bounds.lend(self.name, runs)
+            return inner.model_copy(update={"bounds": part or None})
         except ValueError as error:
             problem = problems_text(error) if isinstance(error, ValidationError) else str(error)
             text = f"{machine} cannot be run: {problem}"
@@ -85,9 +91,15 @@ class InnerRun(Call[AnswerRecord]):
         under_way.siblings -= 1
         return {name: ledger.left(name) / (1 if name == "seconds" else shares) for name in ledger.caps}
 
+    def _return_bounds(self, used: Iterable[Bound]) -> None:
+        """What it has not used of its part of the bounds is there for others again."""
+        if bounds := self.run.bounds.return_from(self.name, used):
+            self.run.log_bounds(self.wanted.title, self.name, bounds)
+
     def _lost(self, failure: EffectFailed) -> EffectFailed:
-        """It ended without a result: what it did is unknown here."""
+        """It ended without a result: what it did is unknown here, and its part of the bounds stays used."""
         if failure.error != "unknown_outcome":
+            self._return_bounds(())
             return failure
         self.calls.done.keep(
             activity_id=self.workflow_id, tool="(inner run)", arguments={}, effect="unsafe",

@@ -20,7 +20,7 @@ from activities.contracts import (
 )
 from workflows.engine.calls.call import Call
 from workflows.engine.calls.done import cut
-from workflows.engine.calls.records import ToolCallRecord
+from workflows.engine.calls.records import NOT_MADE, ToolCallRecord
 from workflows.engine.calls.run_calls import RunCalls
 from workflows.engine.calls.site import call_site
 from workflows.engine.calls.under_way import GivenOut
@@ -28,7 +28,7 @@ from workflows.engine.run_state import Preempted
 from workflows.gate import texts
 from workflows.gate.arguments import arguments_for
 from workflows.kernel.snapshot import Suspension
-from workflows.people import Request
+from workflows.people import Bound, Request
 
 __all__ = ["PendingToolCall"]
 
@@ -83,17 +83,37 @@ class PendingToolCall(Call[ToolCallRecord]):
         if record.answer is not None or record.request:
             return
         spent_usd = run.task.spent_above_usd + run.suspension.ledger.used("cost_usd")
-        required = run.requests.required_approval(self.call, spent_usd=spent_usd)
+        about: Any = {"spent_usd": spent_usd, "activity_id": self.name}
+        required = run.requests.required_approval(self.call, **about)
         if required is None:
-            by = run.requests.earlier_approvers(self.call, spent_usd=spent_usd)
+            by = run.requests.earlier_approvers(self.call, **about)
             if by and not record.passed:
                 record.passed = True
                 text = f"{self.call.title} was approved before, by {', '.join(by)}"
                 run.log_event("ApprovedBefore", reason=text)
+            self._take_share(spent_usd)
+            return
+        run.bounds.give_back(self.name)
+        if required.mode == "reject" and required.bound is not None:
+            self._reject(required.bound)
         elif run.people.unattended:
             self._leave_out("rejected", texts.unattended_text(self.call.tool))
         else:
-            record.request = run.open(texts.approval(self.call), self.name, required).id
+            record.request = run.open(texts.approval(self.call, required.bound), self.name, required).id
+
+    def _take_share(self, spent_usd: float) -> None:
+        """It passes unasked: have it counted where its rule has bounds."""
+        run, call = self.run, self.call
+        entry = run.requests.policy.entry(call.tool, call.arguments, spent_usd=spent_usd)
+        if run.bounds.take(self.name, entry, call.arguments):
+            run.log_bounds(call.title, self.name, run.bounds.state(entry))
+
+    def _reject(self, bound: Bound) -> None:
+        """Its rule lets no more calls be made, and has nobody asked."""
+        text, facts = texts.beyond_bound(self.call.tool, bound), bound.model_dump(mode="json")
+        self._leave_out("rejected", text)
+        about = {"activity_id": self.name, "tool": self.call.tool, "bound": facts}
+        self.run.log_event("BeyondBound", reason=text, about=about)
 
     def apply_decision(self, request: Request) -> None:
         """Take over what was decided about it."""
@@ -132,6 +152,7 @@ class PendingToolCall(Call[ToolCallRecord]):
         request = self._input(ToolInput, site.key, attempts, void=tuple(self.record.void))
         under_way.tool_calls[self.name] = call
         self.run.begin("tool_calls")
+        self.run.bounds.begin(self.name)
         result: Any = None
         try:
             result = await calls.perform(request, site, self.name)
@@ -139,6 +160,8 @@ class PendingToolCall(Call[ToolCallRecord]):
             if not isinstance(result, NotBegun):
                 calls.done.report(call, site, result)
         del under_way.tool_calls[self.name]
+        if isinstance(result, NotBegun) or result.error in NOT_MADE:
+            self.run.bounds.begin(self.name, -1)
         if isinstance(result, NotBegun):
             self.run.begin("tool_calls", -1)
             return result
