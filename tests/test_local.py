@@ -456,6 +456,17 @@ async def test_stored_run_is_replayed_from_a_step() -> None:
         await local(store=store).replay("t-2", 1, "begin")
 
 
+async def test_stored_run_that_is_replayed_has_not_more_of_a_bound() -> None:
+    store: dict[str, list[str]] = {}
+    rule = {"tools": ["look"], "ask": "never", "at_most": {"calls": 2}}
+    agent = CLERK.model_copy(update={"approvals": Approvals.model_validate({"rules": [rule]})})
+    await local("tools look a", "tools look b", "answer x", agent=agent, store=store).run("go", trace_id="t")
+    again = await local("tools look c", "answer y", agent=agent, store=store).replay("t", 2, "go")
+    first, second = again.context.seen
+    assert first == "ok saw a"
+    assert second.startswith("rejected look needs a person's approval")
+
+
 async def test_store_that_fails_does_not_end_the_run() -> None:
     class Broken(dict[str, list[str]]):
         def __setitem__(self, key: str, value: list[str]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from activities.contracts import AskModel, EffectFailed, ToolInput, ToolResult
 from tests.people.bench import LOOK, PAY, PUT, Bench
 from tests.people.test_matrix import DECISIONS, UNKNOWN, give
-from workflows.api import RunResult
+from workflows.api import Fork, Origin, RunResult
 from workflows.gate.decisions import Refused
 from workflows.hosts import ChildRun
 from workflows.people import Approvals, People
@@ -110,6 +110,15 @@ async def test_rollback_does_not_refill_the_bound() -> None:
         assert [request.arguments for request in run.open] == [{"x": 50}]
         await run.decide("reject")
         assert used(run) == ["100 of 100 x"]
+
+
+async def test_fork_is_a_new_run_with_whole_bounds() -> None:
+    async with bench(["tools pay 60", "tools pay 40"], approvals(most=100)) as source:
+        records = tuple(record.model_dump(mode="json") for record in source.records)
+    origin = Origin(workflow_id="run-0", run_id="x", step=2)
+    fork = Fork(origin=origin, records=records)
+    async with bench(["tools pay 90"], approvals(most=100), fork=fork) as run:
+        assert used(run) == ["90 of 100 x"]
 
 
 @pytest.mark.parametrize(("verb", "made"), [("retry", 2), ("answer", 1)])
