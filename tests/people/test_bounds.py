@@ -67,6 +67,13 @@ async def test_run_asks_beyond_the_bound_and_log_and_request_say_how_much_is_use
         assert used(run) == ["2 of 5 calls", "90 of 100 x"], "what a person approved takes nothing"
 
 
+async def test_call_that_a_person_edits_takes_nothing() -> None:
+    async with bench(["tools pay 100; pay 30", "tools pay 1"], approvals(most=100)) as run:
+        await run.decide("edit", arguments={"x": 20})
+        assert run.calls.count("pay 20") == 1
+        assert [bound.text for bound in run.drive.status().bounds] == ["100 of 100 x"]
+
+
 async def test_calls_side_by_side_do_not_pass_together() -> None:
     async with bench(["side put 60; put 60; put 40"], approvals(most=100)) as run:
         assert [request.arguments for request in run.open] == [{"x": 60}]

@@ -63,6 +63,8 @@ class Bounds:
         }
         """Rule -> the arguments that are summed up."""
         most = {key: cap for key, cap in _caps(approvals) if cap is not None}
+        self.rules = frozenset(self._sums)
+        """That have bounds."""
         self._most = {key: min(cap, share.get(key, cap)) if share else cap for key, cap in most.items()}
         self._is_share = share is not None
         self._used = dict.fromkeys(self._most, Decimal(0))

@@ -104,6 +104,8 @@ class PendingToolCall(Call[ToolCallRecord]):
     def _take_share(self, spent_usd: float) -> None:
         """It passes unasked: have it counted where its rule has bounds."""
         run, call = self.run, self.call
+        if not run.bounds.rules:
+            return
         entry = run.requests.policy.entry(call.tool, call.arguments, spent_usd=spent_usd)
         if run.bounds.take(self.name, entry, call.arguments):
             run.log_bounds(call.title, self.name, run.bounds.state(entry))
