@@ -59,7 +59,7 @@ async def test_run_asks_beyond_the_bound_and_log_and_request_say_how_much_is_use
         facts = {"rule": "rules.0", "of": "sum.x", "most": 100, "used": 90, "wanted": 11}
         assert run.record("Requested").about["bound"] == facts
         passed = run.record("WithinBound")
-        assert passed.reason == "pay(x=60) passed unasked: rules.0 2 of 5 calls, rules.0 90 of 100 x"
+        assert passed.reason == "pay(x=60) passed unasked (rules.0: 2 of 5 calls, 90 of 100 x)"
         bounds: Any = passed.about["bounds"]
         assert [one["used"] for one in bounds] == [2, 90]
         await run.decide("approve")
@@ -200,7 +200,7 @@ async def test_inner_run_asks_beyond_what_the_outer_run_has_left() -> None:
             "rules.0 allows this inner run at most 40 x unasked; 30 used, and this call has 20"
         )
         await inner.decide("reject")
-        assert run.record("WithinBound").reason.endswith("3 of 5 calls, rules.0 100 of 100 x")
+        assert run.record("WithinBound").reason.endswith("(rules.0: 3 of 5 calls, 100 of 100 x)")
         assert [request.arguments for request in run.open] == [{"x": 1}]
         await run.decide("reject")
         assert used(run) == ["3 of 5 calls", "100 of 100 x"]

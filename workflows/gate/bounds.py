@@ -167,7 +167,8 @@ class Bounds:
 
     def return_from(self, name: str, used: Iterable[Bound]) -> tuple[Bound, ...]:
         """An inner run has ended, and has used so much of its part. The bounds that it has used."""
-        self._drop(name)
+        if name in self._shares:
+            self._drop(name)
         amounts = {_key(one): one.used for one in used if one.used and _key(one) in self._most}
         self._use(amounts)
         return tuple(self._bound(key) for key in amounts)

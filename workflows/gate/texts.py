@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import groupby
 
 from activities.contracts import AskPerson, EffectFailed, Frozen, JsonObject, ToolCall, ToolError, ToolResult
 from workflows.gate.approvals import agreeing_votes
@@ -217,7 +218,9 @@ def beyond_bound(tool: str, bound: Bound) -> str:
 
 def within_bound(what: str, bounds: Iterable[Bound]) -> str:
     """What passed unasked, for the log."""
-    return f"{what} passed unasked: {', '.join(f'{one.rule} {one.text}' for one in bounds)}"
+    rules = groupby(bounds, lambda one: one.rule)
+    used = (f"{rule}: {', '.join(one.text for one in its)}" for rule, its in rules)
+    return f"{what} passed unasked ({'; '.join(used)})"
 
 
 def result_without_call(run: ToolCall, error: ToolError, text: str) -> ToolResult:
