@@ -290,6 +290,13 @@ class AtMost(Strict):
         default_factory=dict, max_length=20, description="argument -> the most that calls may sum up to"
     )
 
+    @property
+    def text(self) -> str:
+        """`5 calls and 5,000 cents`."""
+        calls = [] if self.calls is None else [_bound_text(Decimal(self.calls), "calls")]
+        sums = [_bound_text(Decimal(repr(most)), f"sum.{name}") for name, most in self.sum.items()]
+        return " and ".join([*calls, *sums])
+
     @model_validator(mode="after")
     def _bounds_something(self) -> AtMost:
         if self.calls is None and not self.sum:
@@ -453,15 +460,9 @@ class Bound(Frozen):
     """What a call that would pass the bound adds; None: that cannot be counted."""
 
     @property
-    def most_text(self) -> str:
-        """`5 calls`, `5,000 cents`."""
-        what = "call" if self.of == "calls" and self.most == 1 else self.of.removeprefix("sum.")
-        return f"{_plain(self.most)} {what}"
-
-    @property
     def text(self) -> str:
         """How much is used: `3 of 5 calls`, `3,750 of 5,000 cents`."""
-        return f"{_plain(self.used)} of {self.most_text}"
+        return f"{_plain(self.used)} of {_bound_text(self.most, self.of)}"
 
     @property
     def left_text(self) -> str:
@@ -473,12 +474,17 @@ class Bound(Frozen):
         """Why a call passes it, for people."""
         counted = self.of.removeprefix("sum.")
         whom = " this inner run" if self.is_share else ""
-        allowed = f"{self.rule} allows{whom} at most {self.most_text} unasked"
+        allowed = f"{self.rule} allows{whom} at most {_bound_text(self.most, self.of)} unasked"
         if counted == self.of:
             return f"{allowed}; {_plain(self.used)} made"
         if self.wanted is None:
             return f"{allowed}; of this call {counted} cannot be counted: it is no number, or below 0"
         return f"{allowed}; {_plain(self.used)} used, and this call has {_plain(self.wanted)}"
+
+
+def _bound_text(most: Decimal, of: str) -> str:
+    """`5 calls`, `5,000 cents`."""
+    return f"{_plain(most)} {'call' if of == 'calls' and most == 1 else of.removeprefix('sum.')}"
 
 
 def _plain(amount: Decimal) -> str:

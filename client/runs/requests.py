@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from client.runs.listing import RequestSummary
 from client.runs.words import indented, json_line, plain, pretty_json
-from workflows.gate.bounds import Bounds
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
     Approvals,
@@ -68,9 +67,8 @@ def bound_lines(approvals: Approvals) -> list[str]:
     lines = []
     for number, rule in enumerate(approvals.rules):
         if rule.at_most is not None:
-            most = " and ".join(one.most_text for one in Bounds(approvals).state(f"rules.{number}"))
             then = "people are asked" if rule.then == "always" else "calls are not made"
-            lines.append(f"rules.{number} allows at most {most} unasked in a run, then {then}")
+            lines.append(f"rules.{number} allows at most {rule.at_most.text} unasked in a run, then {then}")
     return lines
 
 
