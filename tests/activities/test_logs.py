@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 
 import pytest
+
+from tests import forked
 
 BEGIN = """
 import logging
@@ -58,7 +59,9 @@ ActivityEnvironment().run(lambda: structlog.get_logger("ours").info("it.ended", 
 
 def written(program: str, form: str) -> str:
     source = (BEGIN + program).format(form=form)
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stderr
+    code, _, lines = forked.spoken(source, env=os.environ)
+    assert code == 0
+    return lines
 
 
 @pytest.mark.parametrize("form", ["console", "json"])

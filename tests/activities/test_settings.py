@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from pydantic import ValidationError
 
 from activities.settings import Settings
+from tests import forked
 
 SHOW = """
 from activities.settings import Settings
@@ -24,14 +23,9 @@ TOKEN = "t0ken"
 
 
 def read(**environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", SHOW],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    code, shown, _ = forked.spoken(SHOW, env={**os.environ, **environment})
+    assert code == 0
+    return shown
 
 
 def test_stores_secret_is_one_or_several() -> None:

@@ -9,7 +9,6 @@ import os
 import pty
 import re
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,17 +19,12 @@ from typing import Any
 
 from client.cli.app import execute
 from tests.client.conftest import FOREIGN, ROOT
+from tests.forked import PIPE, RATCHET, Forked
 from tests.server.conftest import TOOLS
 
 __all__ = ["PROGRAM", "Cli", "Result", "Terminal", "agent_file", "environment", "running", "until"]
 
-PROGRAM = [sys.executable, "-c", "from client.start import main; main()"]
-ON_TERMINAL = [
-    sys.executable,
-    "-c",
-    "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "from client.start import main; main()",
-]
+PROGRAM = [sys.executable, "-c", RATCHET]
 CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])")
 STATUS_QUERY = "\x1b[5n"
 SECONDS = 120
@@ -138,22 +132,9 @@ def until(holds: Callable[[], Any]) -> Any:
     return found
 
 
-@contextmanager
-def running(*words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def running(*words: str, **variables: str) -> Forked:
     """`ratchet WORDS` as a process; it is killed at the end."""
-    with subprocess.Popen(
-        [*PROGRAM, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=environment(**variables),
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return Forked(RATCHET, *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment(**variables))
 
 
 class Terminal:
@@ -161,13 +142,9 @@ class Terminal:
 
     def __init__(self, *words: str, **variables: str) -> None:
         self._fd, inner = pty.openpty()
-        self._process = subprocess.Popen(
-            [*ON_TERMINAL, *words],
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            cwd=ROOT,
-            env=environment(TERM="xterm", COLUMNS="120", **variables),
+        env = environment(TERM="xterm", COLUMNS="120", **variables)
+        self._process = Forked(
+            RATCHET, *words, stdin=inner, stdout=inner, stderr=inner, env=env, terminal=True
         )
         os.close(inner)
         self.answers = True

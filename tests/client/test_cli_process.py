@@ -14,6 +14,7 @@ import pytest
 from client.server.embedded import running_server
 from tests.client.commandline import PROGRAM, Cli, agent_file, environment, running, until
 from tests.client.conftest import ROOT
+from tests.forked import Forked
 
 
 def shell(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -188,7 +189,7 @@ def test_dev_that_runs_already_continues_runs_that_are_interrupted(data_dir: Pat
     assert cli.marks() == ["one"]
 
 
-def _polls(worker: subprocess.Popen[str]) -> str:
+def _polls(worker: Forked) -> str:
     """Wait until `ratchet dev` says that it works."""
     assert worker.stderr is not None
     return next(line for line in worker.stderr if "A worker runs here" in line)

@@ -23,6 +23,7 @@ from client.errors import run_failed
 from client.plugin import RatchetPlugin
 from client.server.connection import Connection, connected, has_worker
 from client.server.embedded import temporal_binary
+from tests import forked
 from tests.client.conftest import ROOT
 from tests.server.conftest import STARTS_WITHIN
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
@@ -166,7 +167,6 @@ async def test_worker_refuses_a_bare_namespace(tmp_path: Path) -> None:
         dev_server_startup_timeout=STARTS_WITHIN,
     ) as environment:
         address = environment.client.service_client.config.target_host
-        worker = await start_worker(address, tmp_path)
-        _, stderr = await worker.communicate()
-    assert worker.returncode == 1
-    assert b"AgentName" in stderr
+        env = {**os.environ, "TEMPORAL_ADDRESS": address, "RATCHET_DATA_DIR": str(tmp_path)}
+        code, _, err = await asyncio.to_thread(forked.spoken, forked.WORKER, env=env)
+    assert (code, "AgentName" in err) == (1, True)

@@ -78,6 +78,10 @@ def brain(plan: str, first: Any = None) -> Callable[[AskModel], Any]:
     return reply
 
 
+QUIET = 50
+"""Turns of the event loop without news after which nothing comes any more."""
+
+
 class Bench:
     """One run, and its host."""
 
@@ -171,10 +175,17 @@ class Bench:
 
     async def settle(self) -> None:
         """Until nothing moves any more."""
-        for _ in range(300):
+        quiet, moves = 0, self._moves()
+        while quiet < QUIET:
             await asyncio.sleep(0)
+            quiet, moves = (quiet + 1, moves) if moves == self._moves() else (0, self._moves())
         if self._task is not None and self._task.done():
             self._task.result()
+
+    def _moves(self) -> int:
+        """How much has happened in it and its inner runs."""
+        own = len(self.performed) + len(self.ended) + len(self.noticed) + self.executions
+        return own + sum(child._moves() for child in self.children.values())
 
     async def cancel(self) -> None:
         """The run is cancelled from outside."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from temporalio.testing import WorkflowEnvironment
 from activities.settings import Settings
 from client.plugin import RatchetPlugin
 from client.server.embedded import DYNAMIC_CONFIG, temporal_binary
+from tests.forked import PIPE, Forked
 from worker import build_worker
 from workflows.api import ATTRIBUTES, TASK_QUEUE
 
@@ -82,7 +82,7 @@ async def working(temporal: Client, settings: Settings) -> AsyncIterator[Client]
 class Workers:
     """Worker processes that can be killed."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Forked) -> None:
         self.process, self.pid = process, 0
         """Of the newest."""
         self._starting = asyncio.Lock()
@@ -92,9 +92,9 @@ class Workers:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         async with self._starting:
-            self.process.stdin.write(f"{queue} {address}\n".encode())
-            await self.process.stdin.drain()
-            self.pid = int(await self.process.stdout.readline())
+            self.process.stdin.write(f"{queue} {address}\n")
+            self.process.stdin.flush()
+            self.pid = int(await asyncio.to_thread(self.process.stdout.readline))
             return self.pid
 
     def kill(self) -> None:
@@ -109,17 +109,14 @@ async def worker_processes(
     address: str, home: Path, *modules: Path, **environment: str
 ) -> AsyncIterator[Workers]:
     """None runs yet; in the end all are killed."""
-    command = (sys.executable, "-m", "tests.server.crash_worker", address, str(home), *map(str, modules))
-    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env={**os.environ, **environment}, stdin=pipe, stdout=pipe, stderr=nothing,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        yield Workers(process)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        await process.communicate()
+    program = "from tests.server.crash_worker import main; main()"
+    words, env = (address, str(home), *map(str, modules)), {**os.environ, **environment}
+    with Forked(program, *words, env=env, stdin=PIPE, stdout=PIPE) as process:
+        try:
+            yield Workers(process)
+        finally:
+            with suppress(ProcessLookupError):  # it has no group yet, so no worker either
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture

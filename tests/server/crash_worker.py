@@ -1,4 +1,4 @@
-"""Workers to be killed: `python -m tests.server.crash_worker ADDRESS HOME MODULE...`.
+"""Workers to be killed; its words are the address of a server, a folder and modules.
 
 For each line on its input, a task queue and perhaps another address, it forks a worker that has imported
 everything, and prints its process id.
@@ -32,8 +32,10 @@ async def work(address: str, settings: Settings, queue: str) -> None:
             await asyncio.sleep(0.5)
 
 
-def main(address: str, home: Path, *modules: str) -> None:
-    """Fork workers; the system takes away those that were killed."""
+def main() -> None:
+    """Fork workers in a group of processes of their own; the system takes away those that were killed."""
+    os.setsid()
+    address, home, modules = sys.argv[1], Path(sys.argv[2]), tuple(sys.argv[3:])
     with (home / "workers.log").open("ab") as file:  # through a pipe: a worker's disk may be full
         log = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file).stdin
     assert log is not None
@@ -50,7 +52,3 @@ def main(address: str, home: Path, *modules: str) -> None:
             asyncio.run(work(other or address, settings, queue))
             os._exit(0)
         print(pid, flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

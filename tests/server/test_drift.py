@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.extensions import load_modules
-from tests import drifting
+from tests import drifting, forked
 from tests.server.conftest import ROOT, TOOLS
 from tests.server.trials import FREELY, UNATTENDED, Run, begin, decide, open_request, scripted
 from workflows import registry
@@ -53,11 +52,7 @@ async def verdicts(runs: dict[str, Run], file: Path, folder: Path) -> dict[str, 
         "RATCHET_MODULES": json.dumps([str(file), str(TOOLS)]),
     }  # fmt: skip
     words = ("check", "--json", *(str(folder / f"{name}.json") for name in names))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from client.start import main; main()", *words, cwd=folder, env=other,
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    output, _ = await process.communicate()
+    _, output, _ = await asyncio.to_thread(forked.spoken, forked.RATCHET, *words, cwd=folder, env=other)
     lines: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
     return {names[line["run"]]: (line["verdict"], line["reason"]) for line in lines}
 

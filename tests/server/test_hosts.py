@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from temporalio.client import Client
 from activities.settings import Settings
 from activities.store.stores import Stores
 from tests import storekit
-from tests.server.conftest import ROOT, TOOLS, real_server
+from tests.forked import WORKER, Forked
+from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import (
     begin,
     calls,
@@ -67,16 +66,9 @@ class Hosts:
             "RATCHET_FILES_ROOT": str(files),
             "RATCHET_MODULES": json.dumps([str(TOOLS)]),
         }
-        with (self.folder / f"{name}.log").open("w") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, str(ROOT / "worker.py"), env=environment, stdout=log, stderr=log
-            )
-        try:
+        path = self.folder / f"{name}.log"
+        with path.open("w") as log, Forked(WORKER, env=environment, stdout=log, stderr=log):
             yield
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
 
 
 @pytest.fixture(params=["postgres", pytest.param("postgres and s3", marks=pytest.mark.exhaustive)])

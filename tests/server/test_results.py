@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from asyncio.subprocess import PIPE
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from activities.settings import Settings
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
-from tests.server.conftest import ROOT
+from tests import forked
 from tests.server.trials import Run, begin, command, scripted, task, until
 from worker import build_worker
 from workflows.api import AgentTask, OnEnd
@@ -94,12 +93,9 @@ async def test_cut_result_is_given_where_the_whole_is_out_of_reach(
         assert err.endswith("`. The workers' directory, named with --data-dir, may have the whole.\n")
 
 
-async def spoken(*words: str) -> tuple[int | None, str, str]:
+async def spoken(*words: str) -> tuple[int, str, str]:
     """Exit code and output of a command."""
-    program = [sys.executable, "-c", "from client.start import main; main()", *words]
-    ran = await asyncio.create_subprocess_exec(*program, cwd=ROOT, stdout=PIPE, stderr=PIPE)
-    out, err = await ran.communicate()
-    return ran.returncode, out.decode(), err.decode()
+    return await asyncio.to_thread(forked.spoken, forked.RATCHET, *words, env=os.environ)
 
 
 async def test_result_of_a_cancelled_workflow_is_in_its_memo(working: Client) -> None:

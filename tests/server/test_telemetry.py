@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -22,9 +24,9 @@ from client.runs.costs import CostLine, archived_spending, cost_lines, live_spen
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
 from tests.fake_openai import Answer, FakeOpenAI
+from tests.forked import WORKER, Forked
 from tests.server.collector import Collector, Span
 from tests.server.conftest import NESTER, ROOT, TOOLS, real_server
-from tests.server.test_worker_process import worker
 from tests.server.trials import Run, begin, decide, eventually, open_request
 from workflows.api import AgentTask
 
@@ -47,6 +49,12 @@ def tool_call(name: str, **arguments: str) -> Answer:
     function = {"name": name, "arguments": json.dumps(arguments)}
     call = {"id": f"call_{name}", "type": "function", "function": function}
     return Answer(tool_calls=(call,), finish_reason="tool_calls")
+
+
+def worker(address: str, home: Path, **more: str) -> Forked:
+    """A worker of that server, with more variables in its environment; it is killed at the end."""
+    own = {"TEMPORAL_ADDRESS": address, "RATCHET_DATA_DIR": str(home), **more}
+    return Forked(WORKER, env={**os.environ, **own})
 
 
 def free_port() -> int:
@@ -117,11 +125,11 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wat
         async with real_server(settings) as client:
             address = client.service_client.config.target_host
             run = await begin(client, task)
-            async with worker(address, settings.data_dir, **environment):
+            with worker(address, settings.data_dir, **environment):
                 await eventually(lambda: asyncio.to_thread((home / "marks.txt").exists))
                 await eventually(lambda: asyncio.to_thread(lambda: collector.named(f"chat {MODEL}")))
             (home / "go").touch()
-            async with worker(address, settings.data_dir, **environment):
+            with worker(address, settings.data_dir, **environment):
                 inner = await eventually(lambda: inner_run(client, run))
                 await waiting(port)
                 agents = AgentClient(Connection(client, settings, "the test server"))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import reduce
@@ -23,7 +21,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.settings import Settings
-from tests.server.conftest import ROOT, real_server
+from tests import forked
+from tests.forked import WORKER, Forked
+from tests.server.conftest import real_server
 from tests.server.trials import Run, begin, command, decide, eventually, open_request
 from workflows.api import AgentTask, RunResult
 from workflows.people import People
@@ -106,15 +106,8 @@ def environment(client: Client, home: Path, name: str, machine: str) -> dict[str
 async def build(client: Client, home: Path, name: str, machine: str) -> AsyncIterator[None]:
     """A worker process of a build; without a name it is of none."""
     own = {**environment(client, home, name, machine), "RATCHET_BUILD_ID": name}
-    with (home / f"{name}.log").open("wb") as log:
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "worker.py", cwd=ROOT, env=own, stdout=log, stderr=log
-        )
-    try:
+    with (home / f"{name}.log").open("wb") as log, Forked(WORKER, env=own, stdout=log, stderr=log):
         yield
-    finally:
-        worker.send_signal(signal.SIGKILL)
-        await worker.wait()
 
 
 async def make_current(client: Client, name: str) -> None:
@@ -155,13 +148,12 @@ async def _taken(call: Callable[[], Awaitable[T]]) -> T:
 
 async def checked(client: Client, home: Path, machine: str, *words: str) -> dict[str, tuple[str, ...]]:
     """What `ratchet check` says with this machine: of each run verdict, state, build and reason."""
-    command = (sys.executable, "-c", "from client.start import main; main()", "check", "--json", *words)
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env=environment(client, home, "today", machine), stdout=asyncio.subprocess.PIPE
+    env = environment(client, home, "today", machine)
+    code, output, _ = await asyncio.to_thread(
+        forked.spoken, forked.RATCHET, "check", "--json", *words, env=env
     )
-    output, _ = await process.communicate()
     lines = [json.loads(line) for line in output.splitlines()]
-    assert process.returncode == (0 if all(line["verdict"] == "goes on" for line in lines) else 1)
+    assert code == (0 if all(line["verdict"] == "goes on" for line in lines) else 1)
     return {
         line["run"]: tuple(line[key] for key in ("verdict", "state", "build", "reason")) for line in lines
     }
