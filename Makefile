@@ -20,7 +20,7 @@ LOCKS := requirements.lock deploy/worker.lock deploy/build.lock
 export PYTHONDONTWRITEBYTECODE :=
 
 # Files in the order of tests/conftest.py: what waits first, so that no core is idle in the end.
-AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
+AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-all chaos check style types lock docs bench profile clean
 

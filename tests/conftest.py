@@ -40,6 +40,11 @@ def pytest_sessionstart() -> None:
     sys.unraisablehook = hook
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: whoever looks for garbage need not look at them."""
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those with servers and processes of their own come first: they wait a lot, and each file is one piece
     of work for a worker of xdist."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from activities.store.archive import SCHEMA, Added, Archive, ChainBroken
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import StrictConverter
 from activities.store.database import SqliteFile
+from tests.forked import Forked
 from tests.storekit import opened_archive
 from workflows.kernel.log import Record, chain
 
@@ -305,8 +305,7 @@ archive.database.close()
     "where", ["file", pytest.param("postgres", marks=pytest.mark.exhaustive)], indirect=True
 )
 def test_several_writers_at_once_keep_every_chain_whole(archive: Archive, where: str) -> None:
-    command = [sys.executable, "-c", WRITER, where]
-    writers = [subprocess.Popen([*command, name], cwd=ROOT) for name in "ab"]
+    writers = [Forked(WRITER, where, name, env=os.environ) for name in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
     runs = archive.runs()
     assert len(runs) == 24

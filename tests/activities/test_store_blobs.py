@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +20,7 @@ from activities.store.blobs import (
 )
 from activities.store.remote import Rows
 from tests import storekit
+from tests.forked import PIPE, Forked
 from tests.storekit import opened_blobs
 
 ROOT = Path(__file__).parents[2]
@@ -134,8 +133,7 @@ if hasattr(blobs.objects, "database"):
     indirect=True,
 )
 def test_several_processes_write_from_the_first_moment(blobs: BlobStore, blobs_place: str) -> None:
-    command = [sys.executable, "-c", WRITER, blobs_place]
-    writers = [subprocess.Popen([*command, name], cwd=ROOT) for name in "ab"]
+    writers = [Forked(WRITER, blobs_place, name, env=os.environ) for name in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
     for who in ("shared", "a", "b"):
         for n in range(60):
@@ -159,8 +157,7 @@ for n in range(10_000):
 def test_writer_killed_in_the_middle_leaves_no_half_blob(folder: BlobStore, tmp_path: Path) -> None:
     blobs, where = folder, tmp_path / "sub" / "blobs"
     for life in range(4):
-        command = [sys.executable, "-c", KILLED, str(where), str(life)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        with Forked(KILLED, str(where), str(life), env=os.environ, stdout=PIPE) as writer:
             assert writer.stdout is not None
             begun = [writer.stdout.readline().strip() for _ in range(life + 2)]
             until(lambda: any(one.stat().st_size for one in where.rglob("draft-*")))

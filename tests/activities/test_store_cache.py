@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from activities.contracts import (
     text_digest,
 )
 from activities.store.cache import ConversationCache
+from tests.forked import Forked
 
 HELLO = Message(role="user", content="hello")
 FIRST = Conversation([HELLO])
@@ -176,7 +176,7 @@ for run in ("shared", sys.argv[2]):
 
 
 def test_several_workers_share_one_cache_from_the_first_moment(path: Path) -> None:
-    workers = [subprocess.Popen([sys.executable, "-c", WORKER, str(path), name]) for name in "abc"]
+    workers = [Forked(WORKER, str(path), name, env=os.environ) for name in "abc"]
     assert [worker.wait() for worker in workers] == [0, 0, 0]
     for run in ("shared", "a", "b", "c"):
         said = Conversation([Message(role="user", content=f"{run} {n}") for n in range(40)])

@@ -185,6 +185,7 @@ def test_resumed_run_shows_its_log_before_what_it_asks(cli: Cli, tmp_path: Path)
     assert cli("run", "--resume").code == 1
 
 
+@pytest.mark.exhaustive  # `test_person_approves_...` has two that are decided elsewhere
 def test_question_ends_when_somebody_else_decides(cli: Cli, tmp_path: Path) -> None:
     with cli.terminal("run", "--agent", agent_file(tmp_path, "both"), "--id", "both", "go") as terminal:
         terminal.until(PROMPT)

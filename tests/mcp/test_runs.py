@@ -123,7 +123,13 @@ async def test_run_keeps_its_tools_when_the_server_changes_them(
     assert (home / "calls.txt").read_text().splitlines() == ["pay 5"]
 
 
-@pytest.mark.parametrize("server", ["own", "slow"], ids=["unsafe", "read"])
+@pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param("own", id="unsafe"),
+        pytest.param("slow", id="read", marks=pytest.mark.exhaustive),  # as in test_servers.py
+    ],
+)
 async def test_server_killed_in_the_middle_of_a_call(
     settings: Settings, temporal: Client, home: Path, server: str
 ) -> None:

@@ -294,7 +294,9 @@ async def test_failing_archive_is_told_and_hardly_holds_back_the_result(short: C
     await replayed(run, own)
 
 
-@pytest.mark.parametrize("long", [0, 3], ids=["short", "in parts"])
+@pytest.mark.parametrize(
+    "long", [pytest.param(0, id="short", marks=pytest.mark.exhaustive), pytest.param(3, id="in parts")]
+)
 async def test_log_comes_to_the_archive_when_it_is_back(quiet: Client, own: Settings, long: int) -> None:
     """By the next worker, where none was there. The end is never written before what comes before it: readers
     would see a log that is not whole."""

@@ -24,7 +24,7 @@ from workflows.api import AgentTask, PageQuery, RunResult, TranscriptPage
 from workflows.kernel.log import Record
 from workflows.people import People
 
-LINES = 40
+LINES = 32
 
 
 @pytest.fixture(scope="module")

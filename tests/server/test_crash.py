@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -217,6 +218,12 @@ async def test_unsafe_call_whose_worker_was_stopped_ends_in_a_question(quiet: Cl
     assert await lines_of(own, "stopped.txt") == {"stopped": 1}
 
 
+def stands_still(pid: int) -> bool:
+    """All of the process's threads have stopped."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return all("State:\tT" in (thread / "status").read_text() for thread in threads)
+
+
 async def test_worker_that_stood_still_does_not_pay_as_well(
     quiet: Client, own: Settings, workers: Workers
 ) -> None:
@@ -228,6 +235,9 @@ async def test_worker_that_stood_still_does_not_pay_as_well(
         run = await begin(quiet, given)
         await eventually(lambda: there_is(own, "ordered.txt"))
         os.kill(workers.pid, signal.SIGSTOP)
+        await eventually(
+            partial(asyncio.to_thread, stands_still, workers.pid)
+        )  # else it holds the bank's lock
         link.cut()  # else the server gives it tasks, and waits for each until it times out
         (own.files_root / "open.txt").touch()
         async with build_worker(quiet, own):

@@ -41,7 +41,13 @@ async def on_the_wire(run: Run) -> list[Any]:
     return list(last.workflow_execution_completed_event_attributes.result.payloads)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "long answer",
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("long goal", "long error")),
+    ],
+)
 async def test_result_is_in_history_and_the_whole_in_pages(
     name: str, working: Client, settings: Settings, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,13 @@ def settings_of(folder: Path, **more: Any) -> Settings:
     return Settings(**{**given, "shutdown_seconds": 0, **more})
 
 
+@pytest.fixture(scope="module")
+async def address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """Of a server for the workers of this file, one after another."""
+    async with real_server(settings_of(tmp_path_factory.mktemp("server"))) as client:
+        yield client.service_client.config.target_host
+
+
 ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": ("mark_once",)}
 
 
@@ -40,7 +48,9 @@ ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": 
         pytest.param({"max_cached_runs": 10, "max_activities": 1, "max_workflow_tasks": 2}, id="smallest"),
     ],
 )
-async def test_worker_of_any_size_serves_several_runs(tmp_path: Path, given: dict[str, Any]) -> None:
+async def test_worker_of_any_size_serves_several_runs(
+    address: str, tmp_path: Path, given: dict[str, Any]
+) -> None:
     own = settings_of(tmp_path, **given)
     async with real_server(own) as client, build_worker(client, own):
         waiting = []
@@ -73,7 +83,9 @@ async def waiting_text(client: Client, run: Run) -> str | None:
 
 
 @pytest.mark.parametrize("fuse", ["auto", pytest.param("off", marks=pytest.mark.exhaustive)])
-async def test_run_waits_for_a_rate_limit_until_it_is_cancelled(tmp_path: Path, fuse: str) -> None:
+async def test_run_waits_for_a_rate_limit_until_it_is_cancelled(
+    address: str, tmp_path: Path, fuse: str
+) -> None:
     own = settings_of(tmp_path, rate_limits={"scripted/*": RateLimit(requests_per_minute=1)})
     async with real_server(own) as client, build_worker(client, own):
         run = await begin(client, task(calls(("mark", {"line": "one"})), "done", fuse=fuse))
@@ -90,7 +102,7 @@ LIMITED = ModelSpec(provider="scripted", name="limited", script=scripted("done")
 ONE = {"scripted/limited": RateLimit(requests_per_minute=1)}
 
 
-async def test_waiting_questions_leave_slots_to_others(tmp_path: Path) -> None:
+async def test_waiting_questions_leave_slots_to_others(address: str, tmp_path: Path) -> None:
     own = settings_of(tmp_path, rate_limits=ONE, max_activities=2)
     limited = task(models={"default": LIMITED})
     async with real_server(own) as client, build_worker(client, own):
@@ -104,15 +116,14 @@ async def test_waiting_questions_leave_slots_to_others(tmp_path: Path) -> None:
             await run.cancel()
 
 
-async def test_stopping_worker_hands_waiting_questions_to_another(tmp_path: Path) -> None:
+async def test_stopping_worker_hands_waiting_questions_to_another(address: str, tmp_path: Path) -> None:
     own = settings_of(tmp_path, rate_limits=ONE, shutdown_seconds=3600)
     limited, others = task(models={"default": LIMITED}), settings_of(tmp_path)
-    async with real_server(own) as client:
-        async with asyncio.timeout(PATIENCE), build_worker(client, own):
-            assert (await (await begin(client, limited)).result()).answer == "done"
-            run = await begin(client, limited)
-            await eventually(partial(waiting_text, client, run))
-        address = client.service_client.config.target_host
-        other = await open_client(others, {"target_host": address})
-        async with build_worker(other, others):
-            assert (await asyncio.wait_for(run.result(), PATIENCE)).answer == "done"
+    client = await open_client(own, {"target_host": address})
+    async with asyncio.timeout(PATIENCE), build_worker(client, own):
+        assert (await (await begin(client, limited)).result()).answer == "done"
+        run = await begin(client, limited)
+        await eventually(partial(waiting_text, client, run))
+    other = await open_client(others, {"target_host": address})
+    async with build_worker(other, others):
+        assert (await asyncio.wait_for(run.result(), PATIENCE)).answer == "done"
