@@ -115,6 +115,28 @@ def test_fault_names_machine_and_culprit(changes: dict[str, Any], problem: str) 
     assert problem in str(raised.value)
 
 
+def test_all_faults_are_named_at_once() -> None:
+    """A row without a function and fields that do not exist: one error has them all, paths are left out."""
+    table = {**GOOD["table"], S.LOST: {Went: S.END}}
+    states = [A, replace(B, reads=frozenset({"sene"}))]
+    with pytest.raises(DefinitionError) as raised:
+        Machine(**{**GOOD, "table": table, "states": states, "writes": frozenset({"cuont"})})
+    assert str(raised.value).splitlines() == [
+        "machine m: 3 faults",
+        "  no function is declared for state lost",
+        "  `writes` names the unknown field cuont",
+        "  state b declares the unknown field sene",
+    ]
+
+
+def test_each_cycle_that_counts_nothing_is_named_once() -> None:
+    with pytest.raises(DefinitionError) as raised:
+        Machine(**{**GOOD, "states": [replace(A, counts=""), B]})
+    assert str(raised.value) == (
+        "machine m: a cycle through a passes no state with `counts`: it might never end"
+    )
+
+
 def test_field_that_a_view_would_hide_is_refused() -> None:
     class Hidden(Context):
         fields_read: str = ""

@@ -264,7 +264,7 @@ Migration = Callable[[str, JsonObject], tuple[str, JsonObject]]
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """An agent machine. Raises DefinitionError naming the culprit.
+    """An agent machine. Raises DefinitionError naming all that is wrong with it.
 
     States without a row in the table are final. A machine made of data is a function that returns one.
     """
@@ -330,11 +330,7 @@ class Machine:
             state_name(source): {event: state_name(target) for event, target in row.items()}
             for source, row in self.table.items()
         }
-        by_name: dict[str, State] = {}
-        for one in self.states:
-            if state_name(one.name) in by_name:
-                raise DefinitionError(f"machine {self.name}: two functions for state {state_name(one.name)}")
-            by_name[state_name(one.name)] = one
+        by_name = {state_name(one.name): one for one in self.states}
         targets = [target for row in self.table.values() for target in row.values()]
         for target in [*targets, *([self.fail] if self.fail else [])]:
             by_name.setdefault(state_name(target), State(target))
@@ -377,11 +373,20 @@ class Machine:
 
 
 def _verify(m: Machine) -> None:
+    states = [*_wrong_names(m), *_wrong_states(m)]
+    # where a state is missing, every path through it would be wrong, too
+    problems = [*states, *(() if states else _wrong_paths(m)), *_wrong_fields(m), *_changeable_fields(m)]
+    if problems:
+        said = problems if len(problems) == 1 else [f"{len(problems)} faults", *problems]
+        raise DefinitionError(f"machine {m.name}: " + "\n  ".join(said))
+
+
+def _wrong_names(m: Machine) -> Iterator[str]:
     if m.version in m.migrations:
-        raise DefinitionError(f"machine {m.name}: `migrations` names its own version {m.version}")
-    for check in (_wrong_states, _wrong_paths, _wrong_fields, _changeable_fields):
-        for problem in check(m):  # the first one; a later check relies on those before
-            raise DefinitionError(f"machine {m.name}: {problem}")
+        yield f"`migrations` names its own version {m.version}"
+    names = [state_name(one.name) for one in m.states]
+    if twice := {name for name in names if names.count(name) > 1}:
+        yield f"two functions for state {_names(twice)}"
 
 
 def _wrong_states(m: Machine) -> Iterator[str]:
@@ -419,8 +424,11 @@ def _wrong_paths(m: Machine) -> Iterator[str]:
         for source, row in rows.items()
         if not m.by_name[source].counts
     }
-    for source, row in free.items():
-        if source in _reachable(set(row.values()), free):
+    behind = {source: _reachable(set(row.values()), free) for source, row in free.items()}
+    named = set[str]()
+    for source, found in behind.items():
+        if source in found and source not in named:
+            named |= {other for other in found if source in behind.get(other, ())}
             yield f"a cycle through {source} passes no state with `counts`: it might never end"
 
 
