@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import linecache
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -480,6 +482,18 @@ def test_shipped_machine_is_as_declared(name: str, machine: Machine) -> None:
     found = findings(machine)
     assert [one.text for one in found if one.certainty == "wrong"] == []
     assert [one.text for one in found if one.certainty == "unknown"] == UNKNOWN.get(name, [])
+
+
+@pytest.mark.parametrize("page", ["tutorial.md", "own-machine.md"])
+def test_machine_of_the_pages_is_as_declared(page: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    last = next(number for number, block in enumerate(blocks) if "MACHINE = Machine(" in block)
+    first = last if "class S(Enum)" in blocks[last] else 0
+    file = tmp_path / "page.py"
+    file.write_text("\n".join(blocks[first : last + 1]), encoding="utf-8")
+    (module,) = load_modules([str(file)])
+    assert findings(module.MACHINE) == ()
 
 
 BY_NAME = "returns an event that data decides"

@@ -21,8 +21,8 @@ __all__ = ["Source", "is_followed", "parts_of", "place_of", "row_places", "sourc
 
 ROOT = Path(__file__).parents[1]
 OURS = ROOT / "machines"
-TRUSTED = ("activities", "workflows.kernel", "workflows.verify", "ratchet")
-"""Packages whose functions do what their names say; a machine is judged by what it gives them."""
+TRUSTED = (ROOT, ROOT.parent / "activities")
+"""Folders whose functions do what their names say; a machine is judged by what it gives them."""
 INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -120,10 +120,10 @@ def is_followed(what: Any, homes: frozenset[str]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_own(module: str, file: str, homes: frozenset[str]) -> bool:
-    if any(module == one or module.startswith(f"{one}.") for one in TRUSTED):
-        return False
     around = Path(file).parents
-    return module.partition(".")[0] in homes or OURS in around or not any(one in around for one in INSTALLED)
+    if OURS in around or any(one in around for one in TRUSTED):
+        return OURS in around
+    return module.partition(".")[0] in homes or not any(one in around for one in INSTALLED)
 
 
 def place_of(what: Any) -> Place | None:

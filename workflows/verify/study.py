@@ -82,7 +82,7 @@ class Study:
         modules = {
             (getattr(one, "__module__", None) or "").partition(".")[0] for one in (*functions, m.result)
         }
-        self.homes = frozenset(modules - {"", "functools", "workflows"})
+        self.homes = frozenset(modules - {"", "functools"})
         self.prepared = ANY
         if m.prepare is not None:
             self.prepared = self.reader(m.prepare, Store({})).called(m.prepare, self.options, ANY)
