@@ -255,6 +255,13 @@ def asks(c: Memory, run: Run) -> Visit:
     return {"end": reply.text}, Stopped()
 
 
+@state(S.B, asks={AskModel}, writes={"end"})
+def yields_do(c: Memory, run: Run) -> Visit:
+    """Without `from`."""
+    yield do(AskModel())  # type: ignore[misc]  # the fault
+    return {"end": ""}, Stopped()
+
+
 @pytest.mark.parametrize(
     ("machine", "found"),
     [
@@ -286,6 +293,9 @@ def asks(c: Memory, run: Run) -> Visit:
             id="an error",
         ),
         pytest.param(
+            lambda: made(yields_do), {"state b yields `do(...)`; write `yield from do(...)`"}, id="an effect"
+        ),
+        pytest.param(
             lambda: made(exits={"far": "it is far"}),
             {"machine small ends with the exit reason 'near', which is not in its `exits`"},
             id="an exit reason",
@@ -299,6 +309,21 @@ def asks(c: Memory, run: Run) -> Visit:
 )
 def test_fault_is_found(machine: Callable[[], Machine], found: set[str]) -> None:
     assert {text for text, _ in wrong(machine())} == found
+
+
+@pytest.mark.parametrize(
+    ("visit", "text"),
+    [
+        (lambda c, run: None, "returns None; expected a patch and an event"),
+        (lambda c, run: Stopped(), "returns a Stopped; expected a patch and an event"),
+        (lambda c, run: ({"end": ""}, Stopped), "returns the class Stopped in place of an event"),
+        (lambda c, run: do(AskModel()), "returns a Doing; expected a patch and an event"),
+    ],
+    ids=["nothing", "an event alone", "a class", "an effect"],
+)
+def test_what_is_no_end_of_a_visit_is_found(visit: Any, text: str) -> None:
+    (found,) = [one.text for one in findings(made(State(S.B, visit))) if one.kind == "code"]
+    assert found == f"state b {text}"
 
 
 def test_what_is_never_used_is_a_note() -> None:

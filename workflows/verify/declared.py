@@ -21,7 +21,7 @@ from workflows.verify.values import Is, Place
 __all__ = ["Certainty", "Finding", "Kind", "findings"]
 
 Certainty = Literal["wrong", "unknown", "note"]
-Kind = Literal["event", "row", "ask", "tool", "read", "write", "field", "holds", "exit", "begin"]
+Kind = Literal["event", "row", "ask", "tool", "read", "write", "holds", "exit", "begin", "code"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Finding:
     """Something in which declaration and code differ, or may differ."""
 
     kind: Kind
-    """What it is about."""
+    """What it is about; `code`: what fails whenever it runs, such as a name that nothing has."""
     state: str
     """Empty: the machine as a whole."""
     text: str
@@ -66,7 +66,7 @@ class _Comparison:
             yield from self.reads(name, visit)
             yield from self.writes(name, visit)
             for text, place in visit.seen.wrong.items():
-                yield self.found("field", name, text, place)
+                yield self.found("code", name, text, place)
         for name, can in self.study.holds.items():
             if not can:
                 start = place_of(self.machine.by_name[name].holds)
@@ -182,7 +182,7 @@ class _Comparison:
         """What the machine's own functions write beyond its `writes`."""
         declared, own = self.machine.writes, self.study.own
         for text, place in own.wrong.items():
-            yield self.found("field", "", text, place)
+            yield self.found("code", "", text, place)
         for field, place in own.writes.items():
             if field not in self.machine.context.model_fields:
                 yield self.found(

@@ -732,6 +732,8 @@ class Reader(ast.NodeVisitor):
         for atom in value:
             if isinstance(atom, Data):
                 self.frames[-1].unclear = self.place()
+            if isinstance(atom, Made) and atom.kind is Doing:
+                self.wrong("yields `do(...)`; write `yield from do(...)`")
             kind = atom.kind if isinstance(atom, Made) else type(atom.it) if isinstance(atom, Is) else object
             if issubclass(kind, Effect):
                 self.ask(atom, kind)

@@ -22,6 +22,7 @@ from workflows.verify.values import (
     Made,
     Place,
     RunShown,
+    Seq,
     Value,
     elements,
     exactly,
@@ -232,6 +233,9 @@ class Study:
 
     def outcome(self, visit: Visit, reader: Reader, atom: Any) -> None:
         parts = elements(atom) or []
+        if len(parts) != 2 and isinstance(atom, Is | Made | Seq):
+            reader.wrong(f"returns {_words(atom)}; expected a patch and an event")
+            return
         if len(parts) != 2:
             visit.unclear = visit.unclear or reader.start
             reader.unclear("writes")
@@ -241,7 +245,10 @@ class Study:
             kind = (
                 event.kind if isinstance(event, Made) else type(event.it) if isinstance(event, Is) else None
             )
-            if kind is None or not issubclass(kind, Event):
+            if kind is not None and not issubclass(kind, Event):
+                reader.wrong(f"returns {_words(event)} in place of an event")
+                continue
+            if kind is None:
                 visit.unclear = visit.unclear or reader.start
                 continue
             place = (event.place if isinstance(event, Made) else None) or reader.start
@@ -319,6 +326,13 @@ class Study:
                     place = (atom.place if isinstance(atom, Made) else None) or reader.start
                     noted(self.reasons, reason, place)
             self.take(reader.seen)
+
+
+def _words(atom: Any) -> str:
+    """What it is, for people."""
+    if isinstance(atom, Is):
+        return f"the class {atom.it.__name__}" if isinstance(atom.it, type) else repr(atom.it)[:100]
+    return f"a {atom.kind.__name__}" if isinstance(atom, Made) else "a tuple"
 
 
 NOWHERE = Place("?", 0)
