@@ -340,6 +340,19 @@ def test_what_is_never_used_is_a_note() -> None:
     }
 
 
+def test_object_of_two_names_is_changed_by_both() -> None:
+    @state(S.B, writes={"end"})
+    def renames(c: Memory, run: Run) -> VisitEnd:
+        patch: dict[str, Any] = {"end": ""}
+        more = patch
+        more["secret"] = "s"
+        return patch, Stopped()
+
+    assert [text for text, _ in wrong(made(renames))] == [
+        "state b writes secret, which is not in its `writes`"
+    ]
+
+
 def test_property_reads_what_it_is_made_of() -> None:
     @state(S.B, reads={"goal"}, writes={"end"})
     def doubles(c: Memory, run: Run) -> VisitEnd:
@@ -486,6 +499,25 @@ def test_function_without_source_is_unknown() -> None:
     machine = made(State(S.B, names["visit"], writes=frozenset({"end"})))
     assert wrong(machine) == []
     assert len(texts(machine, "unknown")) == 5
+
+
+def test_code_that_is_too_large_is_unknown(tmp_path: Path) -> None:
+    """Functions that call each other a million times in all come to an end; what is not followed is unknown."""
+    text = "".join(
+        f"def f{number}(c, n):\n" + f"    if n: n = f{number + 1}(c, n)\n" * 6 + "    return n\n"
+        for number in range(9)
+    )
+    file = tmp_path / "large.py"
+    file.write_text(f"{text}def f9(c, n): return n + c.x\n", encoding="utf-8")
+    (module,) = load_modules([str(file)])
+
+    @state(S.B, reads={"x"}, writes={"end"})
+    def large(c: Memory, run: Run) -> VisitEnd:
+        return {"end": str(module.f0(c, len(run.input.goal)))}, Stopped()
+
+    assert texts(made(large), "unknown") == [
+        "state b hands the context on, and which fields are read there cannot be seen"
+    ]
 
 
 # -- what our machines still have --------------------

@@ -54,6 +54,9 @@ __all__ = ["Reader"]
 
 WAYS = 24
 """Ways through one function that are kept apart."""
+STATEMENTS = 10_000
+"""Statements of one visit with all that it calls; the largest of the shipped machines has 2,000. Beyond them
+one way is kept of each function, beyond twice as many no call is followed."""
 DEPTH = 40
 """Functions that call each other."""
 UNROLLED = 12
@@ -73,6 +76,8 @@ class Frame:
     unclear: Place | None = None
     given: set[str] = field(default_factory=set)
     """Names that mean what the caller has given."""
+    same: list[set[str]] = field(default_factory=list)
+    """Names that mean the same object."""
     left: list[list[Way]] = field(default_factory=list)
     """Ways that have left each loop around by `break`."""
     again: list[list[Way]] = field(default_factory=list)
@@ -101,6 +106,7 @@ class Reader(ast.NodeVisitor):
         self.raised: list[set[type]] = [set()]
         """What may be raised: in the function that was called, and in each `try` around."""
         self.way = Way({}, store)
+        self.statements = 0
         self.guessing = 0
         """Calls around that may be of another function."""
         self.changed = False
@@ -190,7 +196,8 @@ class Reader(ast.NodeVisitor):
         """What a function gives, read off its source. `names`: those of the functions around it; `made`: the
         name of what an `__init__` makes."""
         nested = [frame.source.node for frame in self.frames]
-        if len(nested) > DEPTH or nested.count(source.node) > 1:
+        too_much = len(nested) > DEPTH or self.statements > 2 * STATEMENTS
+        if too_much or nested.count(source.node) > 1:
             self.handed_on(args.all)
             return ANY
         outer, frame = self.way, Frame(source, source.node.lineno)
@@ -220,12 +227,13 @@ class Reader(ast.NodeVisitor):
             if before is not None:
                 before += [way.copy() for way in ways]
             ways = [after for way in ways for after in self.statement(statement, way)]
-            if len(ways) > WAYS:
+            if len(ways) > (WAYS if self.statements < STATEMENTS else 1):
                 ways = [ways[0].joined(*ways[1:])]
         return ways
 
     def statement(self, node: ast.stmt, way: Way) -> list[Way]:
         """The ways behind one."""
+        self.statements += 1
         self.way, self.frames[-1].line = way, node.lineno
         does: Callable[[Any, Way], list[Way]] | None = getattr(self, f"do_{type(node).__name__}", None)
         if does is not None:
@@ -245,6 +253,7 @@ class Reader(ast.NodeVisitor):
         value = self.visit(node.value)
         if way.dead:
             return []
+        self.same(node)
         parts = [value]
         if any(isinstance(one, ast.Tuple) for one in node.targets) and 1 < len(value) <= UNROLLED:
             parts = [frozenset({atom}) for atom in value]  # what came together stays together
@@ -254,6 +263,12 @@ class Reader(ast.NodeVisitor):
             for target in node.targets:
                 self.bind(target, part)
         return ways
+
+    def same(self, node: ast.Assign) -> None:
+        """`one = other`: what is changed in place by one name is changed by the other."""
+        for target in node.targets:
+            if isinstance(target, ast.Name) and isinstance(node.value, ast.Name):
+                self.frames[-1].same.append({target.id, node.value.id})
 
     def do_AnnAssign(self, node: ast.AnnAssign, way: Way) -> list[Way]:
         if node.value is not None:
@@ -469,7 +484,10 @@ class Reader(ast.NodeVisitor):
 
     def change(self, name: str, value: Value) -> None:
         """What a name means is changed in place."""
-        self.way.names[name] = value
+        old = self.way.names.get(name)
+        others = {other for names in self.frames[-1].same if name in names for other in names}
+        for one in {name} | {other for other in others if self.way.names.get(other) == old}:
+            self.way.names[one] = value
         shared = name in self.frames[-1].given and any(isinstance(atom, Seq | Many | Dict) for atom in value)
         self.changed = self.changed or shared
 
