@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -374,6 +374,28 @@ def test_branch_that_cannot_be_taken_does_not_count() -> None:
     assert findings(made(declines)) == ()
 
 
+def test_cases_that_are_all_there_are_followed() -> None:
+    """A `match` over what an option can be, without a case for the rest."""
+
+    class Choice(BaseModel, frozen=True):
+        way: Literal["far", "near", "lost"] = "far"
+
+    @state(S.B, writes={"end"})
+    def chooses(c: Memory, run: Run) -> VisitEnd:
+        options: Choice = run.options
+        match options.way:
+            case "far" | "near":
+                return {"end": options.way}, Stopped()
+            case "lost":
+                return {"secret": "lost"}, Lost()
+
+    assert texts(made(chooses, options=Choice), "unknown") == []
+    assert {text for text, _ in wrong(made(chooses, options=Choice))} == {
+        "state b writes secret, which is not in its `writes`",
+        "state b returns Lost, and the table has no row for it",
+    }
+
+
 def test_error_that_is_caught_needs_no_row() -> None:
     @state(S.B, asks={CallTools}, tools={"look"}, writes={"end"})
     def careful(c: Memory, run: Run) -> Visit:
@@ -502,11 +524,9 @@ def test_function_without_source_is_unknown() -> None:
 
 
 def test_code_that_is_too_large_is_unknown(tmp_path: Path) -> None:
-    """Functions that call each other a million times in all come to an end; what is not followed is unknown."""
-    text = "".join(
-        f"def f{number}(c, n):\n" + f"    if n: n = f{number + 1}(c, n)\n" * 6 + "    return n\n"
-        for number in range(9)
-    )
+    """Functions that call each other a million times come to an end; what is not followed is unknown."""
+    heads = (f"def f{n}(c, n):\n" + f"    if n: n = f{n + 1}(c, n)\n" * 6 for n in range(9))
+    text = "".join(f"{head}    return n\n" for head in heads)
     file = tmp_path / "large.py"
     file.write_text(f"{text}def f9(c, n): return n + c.x\n", encoding="utf-8")
     (module,) = load_modules([str(file)])

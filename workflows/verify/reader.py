@@ -61,6 +61,8 @@ DEPTH = 40
 """Functions that call each other."""
 UNROLLED = 12
 """Items of a loop that are gone through one by one."""
+FELL_OFF: Value = frozenset({Is(None, guess=True)})
+"""What a function gives that ends without `return`."""
 ROUNDS = 6
 """Times that a loop's body is gone through until nothing new comes of it."""
 
@@ -209,7 +211,8 @@ class Reader(ast.NodeVisitor):
             frame.returns = [(self.visit(source.node.body), self.way.store)] * (not self.way.dead)
         else:
             ways = self.block(source.node.body, [self.way])
-            frame.returns += [(way.names[made] if made else NOTHING, way.store) for way in ways]
+            # where all cases that can come have returned, nobody comes to the end
+            frame.returns += [(way.names[made] if made else FELL_OFF, way.store) for way in ways]
         self.frames.pop()
         self.way = outer
         if not frame.returns:
@@ -392,17 +395,30 @@ class Reader(ast.NodeVisitor):
         return [*ways, before[0].joined(*before[1:])]
 
     def do_Match(self, node: ast.Match, way: Way) -> list[Way]:
-        self.visit(node.subject)
-        ways, open_end = [], True
+        subject, value = node.subject, self.visit(node.subject)
+        if not isinstance(subject, ast.Name):
+            subject = ast.copy_location(ast.Name("(what is matched)", ast.Load()), subject)
+            way.names[subject.id] = value
+        ways, left = list[Way](), [way]
         for case in node.cases:
-            one = way.copy()
-            for part in parts_of(case.pattern):
-                if isinstance(name := getattr(part, "name", None) or getattr(part, "rest", None), str):
-                    one.names[name] = ANY
-            ways += self.block(case.body, self.both(case.guard, one)[0] if case.guard else [one])
-            plain = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
-            open_end = open_end and not (plain and case.guard is None)
-        return [*ways, way] if open_end else ways
+            test = _as_test(subject, case.pattern)
+            split = [self.both(test, one) if test else ([one.copy()], [one]) for one in left]
+            into = [self.with_parts(case.pattern, one) for yes, _ in split for one in yes]
+            into = [
+                after for one in into for after in (self.both(case.guard, one)[0] if case.guard else [one])
+            ]
+            ways += self.block(case.body, into)
+            all_of_it = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
+            if case.guard is None:
+                left = [] if all_of_it else [one for _, no in split for one in no]
+        return [*ways, *left]
+
+    def with_parts(self, pattern: ast.pattern, way: Way) -> Way:
+        """The way with the names that a pattern gives to parts of what fits it."""
+        for part in parts_of(pattern):
+            if isinstance(name := getattr(part, "name", None) or getattr(part, "rest", None), str):
+                way.names[name] = ANY
+        return way
 
     # -- conditions --------------------
 
@@ -826,6 +842,22 @@ class Reader(ast.NodeVisitor):
         if patches:
             self.way.store = self.way.store.after(one_dict(patches))
             self.seen.stores.append(self.way.store)
+
+
+def _as_test(subject: ast.expr, pattern: ast.pattern) -> ast.expr | None:
+    """The condition that a pattern is; None: it is more than one."""
+    test: ast.expr | None = None
+    if isinstance(pattern, ast.MatchValue):
+        test = ast.Compare(subject, [ast.Eq()], [pattern.value])
+    elif isinstance(pattern, ast.MatchSingleton):
+        test = ast.Compare(subject, [ast.Is()], [ast.copy_location(ast.Constant(pattern.value), pattern)])
+    elif isinstance(pattern, ast.MatchClass) and not pattern.patterns and not pattern.kwd_patterns:
+        name = ast.copy_location(ast.Name("isinstance", ast.Load()), pattern)
+        test = ast.Call(name, [subject, pattern.cls], [])
+    elif isinstance(pattern, ast.MatchOr):
+        parts = [part for one in pattern.patterns if (part := _as_test(subject, one)) is not None]
+        test = ast.BoolOp(ast.Or(), parts) if len(parts) == len(pattern.patterns) else None
+    return ast.copy_location(test, pattern) if test is not None else None
 
 
 def _related(kind: type, kinds: tuple[type, ...]) -> bool:
