@@ -44,6 +44,7 @@ from workflows.verify.values import (
     exactly,
     items_of,
     joined,
+    lasting,
     one_dict,
     pieces,
     truths,
@@ -835,13 +836,19 @@ class Reader(ast.NodeVisitor):
         """The code writes this patch here."""
         patches = [Dict((), ANY)] if self.guessing else dicts_of(patch)
         for one in patches:
+            if one.rest:  # perhaps a check of its keys, which data decides, lets none through
+                self.unclear("writes")
+                continue
             for name, entry in one.entries:
                 noted(self.seen.writes, str(name), entry.place or self.place())
-            if one.rest:
-                self.unclear("writes")
         if patches:
-            self.way.store = self.way.store.after(one_dict(patches))
-            self.seen.stores.append(self.way.store)
+            store = self.way.store.after(one_dict(patches))
+            for name, value in store.values.items():
+                if Data() in value:  # the kernel checks what is written against the field's type
+                    typed = lasting(known.typed(self.context.model_fields[name].annotation))
+                    store = store.where(name, joined(value - ANY, typed))
+            self.way.store = store
+            self.seen.stores.append(store)
 
 
 def _as_test(subject: ast.expr, pattern: ast.pattern) -> ast.expr | None:

@@ -48,6 +48,7 @@ def _tree(file: str, text: str) -> ast.Module | None:
 
 def tree_of(file: str) -> ast.Module | None:
     """The file's syntax tree; None: it has no text."""
+    linecache.checkcache(file)
     text = "".join(linecache.getlines(file))
     return _tree(file, text) if text else None
 
