@@ -225,19 +225,20 @@ def _history(one: KeptExecution) -> Json:
 async def _log(
     agents: ConnectedReader, run: str, run_id: str | None, executions: Sequence[KeptExecution]
 ) -> KeptLog:
-    """The log and the result: from the archive, else from what the history has sent there, else from the run.
+    """The log and the result: of the archive, else of what the history has sent there, else of the run.
     Raises UnknownRun."""
     records = await agents.archive.read(lambda archive: archive.records(run, run_id))
     result = await agents.archive.read(lambda archive: archive.result(run, run_id))
+    sent = await _sent_log(agents, run, executions)
+    if sent.result is not None and result != sent.result:
+        # a reset leaves several ends: that of this history is elsewhere in the archive, or not there yet
+        ends: tuple[Json, ...] = (sent.result, result or {"was_reset": True})
+        head, name = str(sent.result["log_head"]), str(sent.result["run_id"])
+        replaced = await agents.archive.read(lambda archive: archive.records_up_to(head, run, name))
+        if replaced or (sent.records and any(one["was_reset"] for one in ends)):
+            return KeptLog([*map(text_of, replaced)] or sent.records, sent.result)
     if result is not None:
-        return KeptLog([*map(text_of, records)], result)
-    sent: dict[int, JsonObject] = {}
-    for one in executions:
-        for request in await archive_requests(agents.temporal, WorkflowHistory(run, list(one.events))):
-            sent |= {record["seq"]: record for record in request.records}
-            result = request.result or result
-    if result is not None and sorted(sent) == [*range(len(sent))]:
-        return KeptLog([text_of(sent[seq]) for seq in sorted(sent)], result)
+        return KeptLog([*map(text_of, records)], result)  # if it is not the history's, the verifier says so
     if not executions and not records:
         raise UnknownRun(
             f"neither Temporal nor the archive knows run {run}, so there is no evidence of it; "
@@ -245,6 +246,22 @@ async def _log(
         )
     whole = (await agents.log(run, full=True)).records
     return KeptLog([record.model_dump_json() for record in whole], None)
+
+
+async def _sent_log(agents: ConnectedReader, run: str, executions: Sequence[KeptExecution]) -> KeptLog:
+    """What the histories have of the log, as the run sent it to the archive; no records where some are
+    missing, or cannot be read here."""
+    sent: dict[int, JsonObject] = {}
+    result: Json | None = None
+    try:
+        for one in executions:
+            for request in await archive_requests(agents.temporal, WorkflowHistory(run, list(one.events))):
+                sent |= {record["seq"]: record for record in request.records}
+                result = request.result or result
+    except Exception:  # noqa: BLE001  # a key or a store that is not here: the archive may have it
+        return KeptLog([], None)
+    is_whole = sorted(sent) == [*range(len(sent))]
+    return KeptLog([text_of(sent[seq]) for seq in sorted(sent)] if is_whole else [], result)
 
 
 # -- what was sent, and to whom --------------------

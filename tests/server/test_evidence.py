@@ -215,8 +215,12 @@ async def test_undone_reset_and_forked_runs_are_right(agents: AgentClient) -> No
     fork = await agents.fork(run.id, 2, ForkChanges(people=UNATTENDED))
     await agents.result(fork)
     forked = await evidence_of(agents, fork)
-    last = await reset(run, agents.temporal, (await boundaries(run))[-2])
+    events = await boundaries(run)
+    last = await reset(run, agents.temporal, events[-2])
     assert (await last.result()).was_reset
+    await evidence_of(agents, run.id)
+    earlier = await reset(run, agents.temporal, events[-4])  # its log is another, and so is its history
+    assert (await earlier.result()).was_reset
     again = await evidence_of(agents, run.id)
     for pack in (undone, forked, again):
         assert wrong(pack) == []
