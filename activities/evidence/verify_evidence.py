@@ -30,17 +30,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 __all__ = [
-    "FORMAT",
-    "Json",
-    "Finding",
-    "canonical",
-    "chained",
-    "check",
-    "head_of",
-    "link",
-    "main",
-    "attested_content",
-]
+    "FORMAT", "NOT_OF_THE_AGENT", "Finding", "Json", "attested_content", "canonical", "chained", "check",
+    "head_content", "head_of", "main", "sha256", "summary", "wrong",
+]  # fmt: skip
 
 FORMAT = "ratchet evidence 1"
 Json = dict[str, Any]
@@ -246,7 +238,14 @@ class Evidence:
         self.result = None if log["result"] is None else json.loads(log["result"])
         self.events = [(one["execution"], event) for one in histories for event in one["events"]]
         self.begins = bool(self.events) and not self.events[0][1].get("continues")
-        self.ends = bool(self.events) and self.pack["run"]["last_execution"] == self.events[-1][0]
+        last = histories[-1] if histories else {"execution": ""}
+        # the archive may have what there was before the end
+        is_closed = last.get("from") == "server" or any(
+            json.loads(item["text"])["result"]
+            for item in self.pack["messages"]["items"]
+            if (item["name"], item["execution"]) == ("archive_log", last["execution"])
+        )
+        self.ends = is_closed and last["execution"] == self.pack["run"]["last_execution"]
 
     @property
     def is_whole(self) -> bool:
@@ -365,6 +364,9 @@ def _check_attestations(run: Evidence, keys: Sequence[str]) -> Iterator[Finding]
     heads = chained(run.pack["log"]["records"])
     if not run.pack["attestations"]:
         yield unknown("attestation", "no worker has signed the log when it was written (RATCHET_SIGNING_KEY)")
+    attested = {json.loads(one["statement"])["execution"] for one in run.pack["attestations"]}
+    for name in histories.keys() - attested if attested else ():
+        yield unknown("attestation", f"no worker has signed the history of execution {name}")
     for number, one in enumerate(run.pack["attestations"]):
         what, statement = f"attestation {number}", json.loads(one["statement"])
         log, result, count = statement["log"], statement["result"], statement["events"]
@@ -499,6 +501,7 @@ def _check_decisions(run: Evidence) -> Iterator[Finding]:
     """Whatever the log calls signed has a signature of that person, over what they saw."""
     asked: dict[str, Json] = {}
     counts: Counter[str] = Counter()
+    signers: dict[str, str] = {}
     for record in run.own:
         event, about = record["event"], record.get("about", {})
         what = f"record {record['seq']}"
@@ -510,21 +513,25 @@ def _check_decisions(run: Evidence) -> Iterator[Finding]:
         if is_bound and (problem := _other_digest(run, about)):
             yield wrong(what, problem)
         if event in ("Voted", "Decided"):
-            problem = _unsigned(run, about, asked.get(about["request"], {})) if about["verified"] else ""
-            counts["unsigned" if problem else "signed" if about["verified"] else "claimed"] += 1
+            key = _key_of(run, about, asked.get(about["request"], {})) if about["verified"] else ""
+            problem = _unsigned(run, about, key) if about["verified"] else ""
+            counts["unsigned" if problem else "signed" if key else "claimed"] += 1
+            signers |= {about["by"]: key} if key else {}
             yield from _told(run, what, problem)
     yield from _check_commands(run)
     if counts["signed"]:
-        yield ok("decisions", f"{counts['signed']} of people who signed them, over what they saw")
+        names = ", ".join(f"{name} ({key})" for name, key in sorted(signers.items()))
+        text = f"{counts['signed']} signed, over what was asked, with the keys that the agent lists: {names}"
+        yield ok("decisions", text)
     if counts["claimed"]:
         claimed = f"{counts['claimed']} of groups without keys: their names are only claimed"
         yield unknown("decisions", claimed)
 
 
 def _told(run: Evidence, what: str, problem: str) -> Iterator[Finding]:
-    """A problem of what is not in the history: of one that is not whole nothing follows."""
+    """A problem with what is not in the history, or does not fit the agent: without these nothing follows."""
     if problem:
-        yield wrong(what, problem) if run.is_whole else unknown(what, problem)
+        yield wrong(what, problem) if run.is_whole and run.task else unknown(what, problem)
 
 
 def _other_digest(run: Evidence, about: Json) -> str:
@@ -537,20 +544,23 @@ def _other_digest(run: Evidence, about: Json) -> str:
     return "" if made == about["digest"] else f"the digest of {about['request']} is not that of its arguments"
 
 
-def _unsigned(run: Evidence, about: Json, request: Json) -> str:
+def _key_of(run: Evidence, about: Json, request: Json) -> str:
+    """The public key of who decided, as the agent lists it in the group that was asked."""
+    groups = run.task.get("people", {}).get("groups", {})
+    return str(groups.get(request.get("group"), {}).get("keys", {}).get(about["by"], ""))
+
+
+def _unsigned(run: Evidence, about: Json, key: str) -> str:
     """Why nothing that was sent has this person's signature; empty: something has."""
     by, named = about["by"], f"{about['by']}'s signed decision on {about['request']}"
-    keys = run.task.get("people", {}).get("groups", {}).get(request.get("group"), {}).get("keys", {})
     wanted = {
         "request": about["request"], "digest": about["asked"], "decision": about["verb"], "by": by,
         "id": about["id"],
     }  # fmt: skip
-    sent = [
-        one for one in run.messages("decide") if {name: one.get(name) for name in wanted} == wanted
-    ]  # fmt: skip
+    sent = [one for one in run.messages("decide") if {name: one.get(name) for name in wanted} == wanted]
     if not sent:
         return f"{named} is not among what was sent to the run"
-    if any(_is_signed("decide", one, keys.get(by, ""), [{"run": run.workflow_id}]) for one in sent):
+    if any(_is_signed("decide", one, key, [{"run": run.workflow_id}]) for one in sent):
         return ""
     return f"{named} was sent, but the signature does not fit the key of {by} in the agent"
 
@@ -833,21 +843,51 @@ def _not_made(call: Json, made: Made, is_known: bool) -> str:
 
 
 def _approved(run: Evidence, made: Made) -> Iterator[Finding]:
-    """A call that people were asked about was made only if they let it."""
-    opened, let = dict[str, int](), set[str]()
+    """A call that people were asked about was made only if they let it, and as they let it."""
+    same, others = 0, list[str]()
+    for place, (asked, let) in _approvals(run).items():
+        calls = [event["key"] for kind, event in made.places.get(place, ()) if kind == "call_tool"]
+        if calls and not let:
+            text = f"people were asked about {place}; nobody allowed it, and it was made"
+            yield wrong(f"record {asked['seq']}", text)
+        elif calls:
+            arguments = (let if let["outcome"] == "edited" else asked).get("arguments")
+            if {key.rpartition("@")[2] for key in calls} == {_call_digest(asked, arguments)}:
+                same += 1
+            else:
+                others.append(place)
+    if same:
+        text = (
+            f"{counted(same, 'call')} made with the arguments that were approved, by the digests in the ids"
+        )
+        yield ok("approved calls", text)
+    if others:
+        text = (
+            "no id shows the approved arguments (too long for the log, artifacts kept, or others were sent)"
+        )
+        yield unknown("approved calls", f"{text}: {', '.join(others)}")
+
+
+def _approvals(run: Evidence) -> dict[str, tuple[Json, Json]]:
+    """By place what people were asked about a call, and what let it be made; empty: nothing did."""
+    found: dict[str, tuple[Json, Json]] = {}
     for record in run.own:
         about = record.get("about", {})
-        if record["event"] == "Requested" and about["kind"] == "approval":
-            opened[about["activity_id"]] = record["seq"]
-        outcome = about.get("outcome")
-        lapsed = outcome == "expired" and about.get("at_deadline") == "approve"
-        if about.get("kind") == "approval" and (outcome in ("approved", "edited") or lapsed):
-            let.add(about["activity_id"])
-    for place, seq in opened.items():
-        if place in made.places and place not in let:
-            yield wrong(
-                f"record {seq}", f"people were asked about {place}; nobody allowed it, and it was made"
-            )
+        if "request" not in about or about.get("kind") != "approval":
+            continue
+        place = about["activity_id"]
+        if record["event"] == "Requested":
+            found[place] = ({**about, "seq": record["seq"]}, {})
+        lapsed = about["outcome"] == "expired" and about.get("at_deadline") == "approve"
+        if place in found and (about["outcome"] in ("approved", "edited") or lapsed):
+            found[place] = (found[place][0], about)
+    return found
+
+
+def _call_digest(request: Json, arguments: Json | None) -> str:
+    """How the id of a tool's call ends that keeps no artifacts; another one ends otherwise."""
+    text = json.dumps(["ToolInput", [request.get("tool"), arguments, []]], sort_keys=True)
+    return sha256(text)[:6]
 
 
 def _check_inner(run: Evidence) -> Iterator[Finding]:

@@ -244,7 +244,8 @@ async def _log(
             f"neither Temporal nor the archive knows run {run}, so there is no evidence of it; "
             "`ratchet list` shows the runs"
         )
-    whole = (await agents.log(run, full=True)).records
+    if not (whole := (await agents.log(run, full=True)).records):
+        raise RatchetError(f"run {run} ended before it began, so there is nothing to show of it")
     return KeptLog([record.model_dump_json() for record in whole], None)
 
 

@@ -136,7 +136,9 @@ async def test_signatures_of_people_and_worker_are_checked(signed_run: Json, key
     assert wrong(signed_run, public(keys, "worker")) == []
     for what in ("signature", "decisions", "commands", "attestation 0", "completeness", "result"):
         assert found[what] == "ok", what
-    assert [one.text[0] for one in check(signed_run) if one.what in ("decisions", "commands")] == ["2", "4"]
+    told = {one.what: one.text for one in check(signed_run)}
+    assert [told[what][0] for what in ("decisions", "commands", "approved calls")] == ["4", "2", "2"]
+    assert all(f"{name} ({public(keys, name)})" in told["decisions"] for name in ("ada", "bob"))
     anybody = verdicts(signed_run)
     assert (anybody["signature"], anybody["attestation 0"]) == ("unknown", "unknown")
     assert {one.what for one in wrong(signed_run, public(keys, "ada"))} == {"signature"}
