@@ -113,7 +113,7 @@ def attested(
     """What a worker signs of a part of a log that it has archived, with the history of the execution that
     sent it; None: that history is of another run, so whoever sent the log is not the run.
 
-    `log` is the end of the log's chain, behind the result where the part brings it.
+    `log` is the end of the log's chain, after the result where the part brings it.
     """
     start = history[0].workflow_execution_started_event_attributes
     first = start.first_execution_run_id or start.original_execution_run_id

@@ -58,7 +58,7 @@ TO_OTHERS = {
 }
 FOREIGN = {"MarkerRecorded", "NexusOperationScheduled"}
 """Events by which a workflow does what no run of Ratchet does."""
-NOT_OF_THE_AGENT = {"goal", "material", "values", "depth", "spent_above_usd", "fork", "carry"}
+NOT_OF_THE_AGENT = {"goal", "material", "values", "depth", "spent_above_usd", "bounds", "fork", "carry"}
 """Fields of a task that are of one run."""
 UNSAID: dict[str, Json] = {
     "decide": {
@@ -175,7 +175,7 @@ def head_of(pack: Json) -> str:
 
 
 def log_head(pack: Json) -> str:
-    """The end of the log's chain: the result is one more link behind the records."""
+    """The end of the log's chain: the result is one more link after the records."""
     log = pack["log"]
     texts = log["records"] if log["result"] is None else [*log["records"], log["result"]]
     return _end(texts)
@@ -459,10 +459,10 @@ def _check_result(run: Evidence) -> Iterator[Finding]:
             others.append("decisions")
             yield wrong("result", f"it says that {one['request']} was {one['outcome']}; the log does not")
     if not others:
-        yield ok("result", f"{result['exit_reason']}, behind record {len(heads) - 1}: the log ends in it")
+        yield ok("result", f"{result['exit_reason']}, after record {len(heads) - 1}: the log ends in it")
     if result.get("was_reset"):
         yield unknown(
-            "reset", "Temporal has reset the run: what it did behind that point before is not in this file"
+            "reset", "Temporal has reset the run: what it had done after that point is not in this file"
         )
 
 
@@ -640,7 +640,7 @@ def _check_execution(run: Evidence, one: Json, before: Json | None) -> Iterator[
     if before is not None:
         follows = before["events"][-1].get("next") in (one["execution"], start.get("original"))
         if start.get("continues") != before["execution"] or not follows:
-            yield wrong(of, f"it does not go on behind execution {before['execution']}")
+            yield wrong(of, f"it does not continue execution {before['execution']}")
 
 
 def _check_sent_log(run: Evidence) -> Iterator[Finding]:
@@ -704,7 +704,8 @@ class Logged:
         found = cls()
         for record in run.own:
             about, visit = record.get("about", {}), f"{record['state']}#{record.get('visit', 0)}"
-            found.visits.add(visit)
+            entered = f"{record['to']}#{record.get('visit', 0) + 1}" if record.get("to") else visit
+            found.visits |= {visit, entered}
             if "undoes" in about:
                 found.undone.add(about["undoes"])
             if "request" in about:
@@ -714,7 +715,7 @@ class Logged:
             found.places.update(named)
             found.visits.update(map(visit_of, named))
             for one in asked:
-                if one["kind"] == "more":  # behind those that are named, of the same effect
+                if one["kind"] == "more":  # after those that are named, of the same effect
                     found.unnamed[visit_of(named[0]) if named else visit] += int(one["title"].split()[1])
         return found
 
@@ -820,7 +821,7 @@ def _logged(run: Evidence, made: Made) -> Iterator[Finding]:
             if kind in NO_ACTIVITY or not place:
                 continue
             if kind == "ask_model":
-                # the activity of a tool's call may ask the question behind it: one activity for both
+                # the activity of a tool's call may ask the question after it: one activity for both
                 if place not in made.questions and last_call not in made.places:
                     yield wrong(what, f"the log has a reply at {place}, the history no question there")
                 continue

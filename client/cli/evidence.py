@@ -138,7 +138,7 @@ def _public(key: Ed25519PrivateKey) -> str:
 
 
 def _keys(given: Sequence[str]) -> list[str]:
-    """Public keys, also as `ratchet key show` prints them: behind a name. Raises UsageError."""
+    """Public keys, also as `ratchet key show` prints them: after a name. Raises UsageError."""
     from pydantic import TypeAdapter, ValidationError
 
     from workflows.people import PublicKey

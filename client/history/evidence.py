@@ -293,7 +293,7 @@ def _name_of(event: HistoryEvent) -> str:
         return "inner_run"
     signal = event.workflow_execution_signaled_event_attributes.signal_name
     update = event.workflow_execution_update_accepted_event_attributes.accepted_request.input.name
-    again = event.workflow_execution_update_admitted_event_attributes.request.input.name  # behind a reset
+    again = event.workflow_execution_update_admitted_event_attributes.request.input.name  # after a reset
     return next((name for name in (signal, update, again) if name in MESSAGES), "")
 
 

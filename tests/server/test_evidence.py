@@ -35,8 +35,10 @@ from tests.server.trials import (
     calls,
     command,
     decide,
+    eventually,
     open_request,
     reset,
+    scripted,
     task,
     until,
 )
@@ -263,6 +265,21 @@ async def test_run_that_was_ended_from_outside_has_no_result(agents: AgentClient
     pack = await evidence_of(agents, run.id)
     found = verdicts(pack)
     assert (wrong(pack), found["result"], found["completeness"]) == ([], "unknown", "ok")
+
+
+async def test_question_that_was_never_answered_is_of_a_visit_in_the_log(agents: AgentClient) -> None:
+    asks = task(models={"default": scripted("late", delay_seconds=60)})
+    run = await begin(agents.temporal, asks)
+    await until(run, lambda status: status.doing != "")
+    await eventually(lambda: is_asking(run))
+    await run.terminate("somebody did")
+    pack = await evidence_of(agents, run.id)
+    assert (wrong(pack), verdicts(pack)["completeness"]) == ([], "ok")
+
+
+async def is_asking(run: Run) -> bool:
+    """A worker has begun to ask the model."""
+    return bool((await run.describe()).raw_description.pending_activities)
 
 
 async def test_unknown_run_has_no_evidence(agents: AgentClient) -> None:
