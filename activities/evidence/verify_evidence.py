@@ -40,6 +40,8 @@ Verdict = Literal["ok", "wrong", "unknown"]
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 """What reading a file raises that is not in the form of one."""
 
+WORKFLOW = "AgentWorkflow"
+"""Temporal's type of every run."""
 NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments", "depth_limit", "inner_machine"}
 """Errors of calls that were not made, as the log has them."""
 REFUSED = {"rejected", "expired"}
@@ -635,7 +637,8 @@ def _check_execution(run: Evidence, one: Json, before: Json | None) -> Iterator[
         if event["id"] != number:
             yield wrong(f"{of}: event {number}", f"its id is {event['id']}: events are missing or moved")
             break
-    if start["type"] != "WorkflowExecutionStarted" or start["first"] != run.pack["run"]["run_id"]:
+    begun = (start["type"], start["name"], start["key"], start["first"])
+    if begun != ("WorkflowExecutionStarted", WORKFLOW, run.workflow_id, run.pack["run"]["run_id"]):
         yield wrong(f"{of}: event 1", "it does not begin this run")
     if before is not None:
         follows = before["events"][-1].get("next") in (one["execution"], start.get("original"))

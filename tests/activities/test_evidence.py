@@ -18,11 +18,16 @@ import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from activities.contracts import ArchiveRequest
 from activities.evidence import verify_evidence
 from activities.evidence.history import attested, public_text
 from activities.evidence.verify_evidence import Finding, Json, canonical, chained, check
+from activities.settings import Settings
+from activities.store.stores import Stores
+from activities.telemetry.report import Telemetry
+from activities.worker import worker_activities
 from client.history.evidence import with_signature
 from tests.activities.evidencekit import (
     CERTIFICATE,
@@ -34,6 +39,10 @@ from tests.activities.evidencekit import (
     forged,
     parts_of,
 )
+from workflows.api import WORKFLOW_TYPE, AgentSpec, AgentTask
+from workflows.engine.calls.records import NOT_MADE
+from workflows.kernel.log import FORKED, NO_CALLS, STARTED
+from workflows.people import Command, Decision, StandingApproval
 
 PUBLIC = public_text(KEY)
 THEIRS = Ed25519PrivateKey.from_private_bytes(b"f" * 32)
@@ -180,6 +189,32 @@ def test_worker_signs_only_logs_that_their_own_run_sends() -> None:
 
 
 # -- the file for machines without Ratchet --------------------
+
+
+def test_verifier_knows_the_words_of_this_release(tmp_path: Path) -> None:
+    """It imports nothing of Ratchet, so what it knows by name is held against what runs write."""
+
+    def defaults(model: type[BaseModel]) -> Json:
+        fields = {name: one for name, one in model.model_fields.items() if name != "signature"}
+        return {
+            n: one.get_default(call_default_factory=True)
+            for n, one in fields.items()
+            if not one.is_required()
+        }
+
+    assert defaults(Decision) == verify_evidence.UNSAID["decide"]
+    assert defaults(Command) == verify_evidence.UNSAID["command"]
+    assert defaults(StandingApproval) == {"arguments": {}, "same": False}
+    assert set(AgentTask.model_fields) - set(AgentSpec.model_fields) == verify_evidence.NOT_OF_THE_AGENT
+    assert verify_evidence.NOT_MADE - {"depth_limit", "inner_machine"} == NOT_MADE
+    assert verify_evidence.NO_ACTIVITY - {"more"} == NO_CALLS - {"ask_model"}
+    assert (verify_evidence.WORKFLOW, FORKED, STARTED) == (WORKFLOW_TYPE, "Forked", "Started")
+    settings = Settings(data_dir=tmp_path)
+    made, _ = worker_activities(settings, Stores(settings), Telemetry())
+    known = (verify_evidence.CALLS | verify_evidence.OF_CALLS | verify_evidence.OF_RATCHET) | {
+        "ask_model", "compensate_tool", "notify",
+    }  # fmt: skip
+    assert {one.__name__ for one in made} == known
 
 
 def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[str, list[Json]]) -> None:
