@@ -129,6 +129,9 @@ class AskModel(Effect[ModelReplied]):
     response_schema: JsonObject | None = None
     attempts: int = Field(default=MODEL_ATTEMPTS, ge=1)
     """In all, for transient failures; the model's own setting wins."""
+    form: Any = Field(default=None, exclude=True, repr=False)
+    """What the visit reads the reply as: a pydantic type or a JSON schema. It is not sent; verification
+    makes replies from it."""
     refusal: Literal["ends", "raises"] = Field(default="ends", exclude_if=lambda refusal: refusal == "ends")
     """What a model's refusal to answer does: it ends the run as `model_refused`, or is raised in the visit as
     an `EffectError` of the type `model_refused`. Side by side with others it is a value."""
@@ -159,6 +162,8 @@ class ToolCall(Frozen):
     """The whole result is kept under these names: an object's keys by name, else as the first one."""
     filled: tuple[str, ...] = Field(default=(), exclude=True)
     """Arguments that the call left out, with the defaults of the tool's schema; not in the title."""
+    form: Any = Field(default=None, exclude=True, repr=False)
+    """What the visit reads the output as: a pydantic type or a JSON schema, for verification."""
     edited_by: str = Field(default="", exclude=True)
     """Who gave these arguments in place of those that were asked for."""
 

@@ -21,6 +21,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from activities.contracts import ReadOnlyDict, read_only
 
 __all__ = [
+    "Append",
     "Context",
     "Misfit",
     "Patch",
@@ -39,6 +40,25 @@ Patch = Mapping[str, Any]
 """Field -> new value."""
 
 
+class Append:
+    """In a patch: these items at the end of a field that is a tuple. Unlike `(*c.field, item)` it does not
+    read the field, so that a state may write a list that it never looks at."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def to(self, old: Any, name: str) -> tuple[Any, ...]:
+        """What the field holds then. Raises Misfit where it holds no tuple."""
+        if not isinstance(old, tuple):
+            raise Misfit(f"{name}: `Append` adds to a tuple; the field holds {type(old).__name__}")
+        return (*old, *self.items)
+
+    def __repr__(self) -> str:
+        return f"Append({', '.join(map(repr, self.items))})"
+
+
 class Context(BaseModel):
     """Base of all contexts: frozen, JSON in and out, and read-only to its depth. Use tuples and frozen models
     inside; dicts and lists are kept as such that refuse a change."""
@@ -52,7 +72,11 @@ class Context(BaseModel):
 
     def after(self, patch: Patch) -> Self:
         """The context as this patch would leave it; nothing is validated or kept."""
-        return self.model_copy(update=dict(patch))
+        return self.model_copy(update={name: _new_value(self, name, value) for name, value in patch.items()})
+
+
+def _new_value(context: Context, name: str, value: Any) -> Any:
+    return value.to(getattr(context, name), name) if isinstance(value, Append) else value
 
 
 def seal(context: Context) -> None:
@@ -130,7 +154,9 @@ def patched(context: Context, patch: Patch) -> Context:
         if name not in adapters:
             raise Misfit(f"the context has no field {name!r}")
         try:
-            values[name] = _validated(name, *adapters[name], getattr(context, name), value)
+            old = getattr(context, name)
+            new = value.to(old, name) if isinstance(value, Append) else value
+            values[name] = _validated(name, *adapters[name], old, new)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise Misfit(f"{'.'.join(map(str, (name, *first['loc'])))}: {first['msg']}") from error

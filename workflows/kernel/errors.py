@@ -28,6 +28,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
@@ -314,7 +315,12 @@ def is_loading(error: BaseException) -> bool:
 
 
 def _is_own(code: CodeType) -> bool:
-    """Whether it is in a file that is neither Ratchet's nor Python's nor an installed package's."""
-    file = PurePath(code.co_filename)
+    return _is_own_file(code.co_filename)
+
+
+@lru_cache(maxsize=1024)
+def _is_own_file(name: str) -> bool:
+    """Whether the file is neither Ratchet's nor Python's nor an installed package's."""
+    file = PurePath(name)
     foreign = any(file.is_relative_to(folder) for folder in (*RATCHET, PYTHON))
     return file.is_absolute() and not foreign and not {"site-packages", "dist-packages"} & {*file.parts}

@@ -35,6 +35,7 @@ from activities.text import problems_text
 from workflows.kernel.context import RESERVED, Context, Patch
 from workflows.kernel.errors import AgentError, DefinitionError, MachineError
 from workflows.kernel.ledger import Ledger
+from workflows.kernel.properties import Property, Scenario
 
 __all__ = [
     "COMMON_EXITS",
@@ -197,6 +198,13 @@ class Run:
         messages = reversed(self.conversation.messages)
         return next((message for message in messages if message.role == "assistant"), None)
 
+    @property
+    def tail(self) -> tuple[Message, ...]:
+        """The newest reply and what was said since; without a reply, everything that was said."""
+        messages = self.conversation.messages
+        newest = next((n for n in range(len(messages) - 1, 0, -1) if messages[n].role == "assistant"), 0)
+        return messages[newest:]
+
 
 class Interrupt(Effect[None]):
     """The run is paused before it enters a state, because its options say so; `leave_interrupt` enters."""
@@ -316,6 +324,10 @@ class Machine:
     takes_material: bool = False
     exits: Mapping[str, str] = field(default_factory=dict)
     """Exit reason -> what it means, beyond `COMMON_EXITS`."""
+    properties: Sequence[Property] = ()
+    """What must hold of every run; `ratchet verify machine` tries them."""
+    scenarios: Sequence[Scenario] = ()
+    """In which settings they are tried, where the derived domain is not enough."""
     migrations: Mapping[str, Migration] = field(default_factory=dict)
     """Older version -> how its runs go on with this one, at the beginning of a visit. A worker that has both
     versions leaves each run its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,7 +16,7 @@ from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Extensions, Machine, Run, RunInput, VisitEnd
 
 __all__ = [
-    "Live", "Moment", "Observer", "Program", "RunFacts", "Snapshot", "Suspension", "dump", "suspension_from",
+    "Lens", "Live", "Moment", "Observer", "Program", "RunFacts", "Snapshot", "Suspension", "dump", "suspension_from",
 ]  # fmt: skip
 
 
@@ -37,6 +37,8 @@ class Program:
     """Asked before each state is entered, except after a rollback; true: the run is paused there."""
     observer: Observer | None = field(default=None, compare=False)
     """Sees what the visits ask for and come to."""
+    lens: Lens | None = field(default=None, compare=False)
+    """Sees what the machine's functions read and write."""
     prepared: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -149,6 +151,22 @@ class Snapshot:
 Observer = Callable[[Snapshot, Effect[Any] | VisitEnd | AgentError | None], None]
 """Called with None before a visit begins, then with what it asks for, what it returns, or the error that
 leaves it. It may raise."""
+
+
+class Lens(Protocol):
+    """Stands between a machine's functions and what they are given, so that verification knows what a state
+    depends on (`workflows/verify/lens.py`)."""
+
+    def context(self, context: Context, state: str) -> Context:
+        """The same context, for a function that is called in this state."""
+
+    def run(self, run: Run, state: str) -> Run:
+        """The same run, for a function that is called in this state."""
+
+    def wrote(self, patch: Patch, state: str) -> None:
+        """A function called in this state has written this."""
+
+
 ENDED = -1
 ANSWER = "the answer"
 """What an author's code that changes an answer in place is told it is."""

@@ -363,7 +363,7 @@ class Transition:
         s, declared = self.snapshot, self.state
         if s.state in self.machine.final:
             self.live = None
-            self.exit = self.machine.result(s.context, self.run_view())
+            self.exit = self.call(self.machine.result, s.context, self.run_view())
             return
         self.called = declared.visit
         try:
@@ -579,7 +579,12 @@ class Transition:
     def call(self, function: Callable[..., Any], *given: Any) -> Any:
         """Call an author's function, and remember that it was the last."""
         self.called = function
-        return function(*given)
+        return function(*(self.seen(one) if isinstance(one, Context) else one for one in given))
+
+    def seen(self, context: Context) -> Context:
+        """The context as an author's function is given it."""
+        lens = self.program.lens
+        return lens.context(context, self.snapshot.state) if lens else context
 
     def close(self, reason: str, error: str | None, by: str) -> None:
         """End the run where it is."""
@@ -591,7 +596,7 @@ class Transition:
         self.snapshot = replace(s, context=context)
         text = f"{reason}: {error}" if error else reason
         self.record(CLOSED, reason=text, reads=reads, by=by)
-        result = self.machine.result(context, self.run_view())
+        result = self.call(self.machine.result, context, self.run_view())
         self.exit = result.model_copy(update={"reason": reason, "ok": False, "error": error or result.error})
         self.asked = self.live = self.breach = None
 
@@ -634,6 +639,8 @@ class Transition:
         p, s = self.program, self.snapshot
         counts = ReadOnlyDict(s.counts, "`run.counts`")
         run = Run(p.options, p.prepared, p.input, self.state.name, s.step, s.visit, counts)
+        if p.lens:
+            run = p.lens.run(run, s.state)
         _show(run, shown, s)
         return run
 
@@ -648,7 +655,7 @@ class Transition:
             problem = f"the undeclared field {name!r} was read; declare it in the state's `reads`"
             return self.broken(UndeclaredAccess, problem)
 
-        view = View(s.entry_context, allowed, refused)
+        view = View(self.seen(s.entry_context), allowed, refused)
         run = self.run_at(s.entered)
         assert declared.visit is not None
         self.observe(None)
@@ -756,6 +763,8 @@ class Transition:
     def candidate(self, context: Context, patch: Patch) -> Context:
         if not patch:
             return context
+        if self.program.lens:
+            self.program.lens.wrote(patch, self.snapshot.state)
         try:
             return patched(context, patch)
         except Misfit as error:

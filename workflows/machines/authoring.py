@@ -29,7 +29,7 @@ from activities.contracts import (
     Usage,
     do,
 )
-from workflows.kernel.context import Context, Patch
+from workflows.kernel.context import Append, Context, Patch
 from workflows.kernel.errors import (
     AgentError,
     BadPatch,
@@ -71,10 +71,12 @@ from workflows.kernel.machine import (
     state,
 )
 from workflows.kernel.plain import StateMachine
+from workflows.kernel.properties import Property, Scenario
 from workflows.kernel.rollback import restored_context
 
 __all__ = [
     "AgentError",
+    "Append",
     "AskModel",
     "AskPerson",
     "BadPatch",
@@ -111,6 +113,7 @@ __all__ = [
     "NotRestored",
     "Patch",
     "PolicyViolation",
+    "Property",
     "Record",
     "RecoverableError",
     "RelativePath",
@@ -120,6 +123,7 @@ __all__ = [
     "RunInput",
     "RunMachine",
     "Say",
+    "Scenario",
     "ScriptedReply",
     "StageError",
     "State",

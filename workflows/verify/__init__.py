@@ -1,1 +1,1 @@
-"""What a machine can do, known before it runs."""
+"""What can happen is known before it runs: declaration and code compared, machines explored. Pure."""

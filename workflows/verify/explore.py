@@ -1,0 +1,499 @@
+"""Every run of a machine in a domain: breadth first over the answers, with the kernel's own `start` and
+`advance`. The code is the model.
+
+Two runs are in the same place when nothing that may still be read tells them apart. Which facts those are is
+found by exploring (`lens.py`): a state needs what its functions and the properties read in it, and what the
+states behind it need and it does not overwrite itself. A fact that turns out to be needed begins the
+exploration again with it, so that in the last pass no merge was made without it. The argument: a visit that
+reads the same values asks for the same, writes the same and takes the same row; so merged runs go on alike.
+
+How a run ends is looked at for each end that is reached. What `result` alone reads, such as a list that
+states only append to, does not tell runs apart; its exit must be the same where that is empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from activities.contracts import Effect, PersonDecided
+from workflows.kernel.context import Context
+from workflows.kernel.errors import MachineError, author_place
+from workflows.kernel.ledger import Ledger
+from workflows.kernel.machine import COMMON_EXITS, Exit, state_name
+from workflows.kernel.properties import Moment, Property
+from workflows.kernel.snapshot import Program, Snapshot, Suspension
+from workflows.kernel.transition import advance, start
+from workflows.verify.domain import Domain
+from workflows.verify.lens import RecordingLens, fact_of
+
+__all__ = ["Explored", "PropertyBug", "Turn", "Violation", "explore"]
+
+NOW = 0.0
+"""What the clock shows."""
+MAX_STATES = 400_000
+"""States kept at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer on the way to a violation."""
+
+    state: str
+    effect: Effect[Any]
+    text: str
+    """The answer in words."""
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that must hold, and a shortest run in which it does not."""
+
+    name: str
+    """The property, or what is built in."""
+    built_in: bool
+    detail: str
+    turns: tuple[Turn, ...]
+    place: str = ""
+    """The author's file and line, where there is one."""
+
+
+@dataclass
+class Explored:
+    """What came of exploring one scenario."""
+
+    complete: bool = True
+    """Every answer of the domain was tried in every state."""
+    states: int = 0
+    answers: int = 0
+    depth: int = 0
+    """Answers on the longest way that was tried."""
+    waiting: int = 0
+    """States whose answers were not tried."""
+    seconds: float = 0.0
+    arrows: set[tuple[str, str, str]] = field(default_factory=set)
+    """(state, event, state) of the rows that were taken."""
+    ends: Counter[str] = field(default_factory=Counter)
+    """Exit reason -> how often."""
+    violations: dict[str, Violation] = field(default_factory=dict)
+    needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """State -> what tells its runs apart."""
+    rounds: str = ""
+    """A way on which a run can go round for ever, until `max_transitions`; empty: there is none."""
+    still: tuple[str, ...] = ()
+    """What of `run` was read and stands still."""
+
+
+class PropertyBug(Exception):
+    """A property's own function raised; the text names it, with file and line."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """A place where runs wait for an answer."""
+
+    key: bytes
+    suspension: Suspension
+    memories: tuple[Any, ...]
+    depth: int
+    overwritten: frozenset[str]
+    """Facts that the visit has overwritten since it began."""
+
+
+def explore(
+    program: Program,
+    domain: Domain,
+    properties: Sequence[Property] = (),
+    *,
+    seconds: float = 60.0,
+    clock: Callable[[], float],
+    progress: Callable[[Explored], None] = lambda found: None,
+) -> Explored:
+    """Try every answer of the domain in every state, for at most so many seconds by the clock.
+
+    Raises PropertyBug, and ValueError for a program that cannot begin.
+    """
+    began, needs = clock(), _Needs(program)
+    while True:
+        one = _Exploration(program, domain, properties, needs)
+        if one.run(lambda: clock() - began < seconds, progress):
+            break
+    found = one.found
+    found.seconds = clock() - began
+    found.needs = {state: tuple(sorted(facts)) for state, facts in needs.of.items()}
+    found.still = tuple(sorted(needs.still))
+    return found
+
+
+# -- which facts tell runs apart --------------------
+
+
+class _Needs:
+    """Of each state, the facts that may still be read when a run has entered it. It only grows."""
+
+    def __init__(self, program: Program) -> None:
+        self.of: dict[str, set[str]] = {}
+        self.still: set[str] = set()
+        self.of_results: set[str] = set()
+        """What `result` alone reads."""
+        self._limited = {
+            name: f"count:{one.counts}"
+            for name, one in program.machine.by_name.items()
+            if one.counts and program.entry_limit(one.counts) is not None
+        }
+        """State -> the counter that the kernel compares when it is entered."""
+
+    def add(self, state: str, fact: str) -> bool:
+        """A read in this state; true: that is new."""
+        known = self.of.setdefault(state, set())
+        if fact in known:
+            return False
+        known.add(fact)
+        return True
+
+    def read(self, state: str, fact: str) -> bool:
+        """A read that was noted; true: it tells runs apart, and is new."""
+        if fact.removeprefix("run.") in ("now", "ledger", "notes", "inbox") and fact.startswith("run."):
+            self.still.add(fact)
+            return False
+        return self.add(state, fact)
+
+    def entered(self, left: str, state: str, overwritten: frozenset[str]) -> bool:
+        """A row was taken: what the next state needs and was not overwritten, this one needs as well."""
+        wanted = self.of.get(state, set()) - overwritten
+        if state in self._limited:
+            wanted = wanted | {self._limited[state]}
+        return any([self.add(left, fact) for fact in wanted])
+
+
+# -- one pass --------------------
+
+
+class _Exploration:
+    def __init__(
+        self, program: Program, domain: Domain, properties: Sequence[Property], needs: _Needs
+    ) -> None:
+        self.lens, self.needs = RecordingLens(), needs
+        self.entered: list[Snapshot] = []
+        self.program = replace(program, lens=self.lens, observer=self._observe)
+        self.machine, self.domain, self.properties = program.machine, domain, tuple(properties)
+        self.exits = {*program.machine.exits, *COMMON_EXITS}
+        self.found = Explored()
+        self.came_from: dict[bytes, tuple[bytes, Turn] | None] = {}
+        self.leads: dict[bytes, list[tuple[bytes, bool]]] = {}
+        """Place -> the places behind it, and whether a person has led there."""
+        self.dirty = False
+        self.prints = _Prints()
+        self.first: Context | None = None
+
+    def run(self, goes_on: Callable[[], bool], progress: Callable[[Explored], None]) -> bool:
+        """Explore; false: a fact turned out to be needed, and all begins again."""
+        suspension = start(self.program, now=NOW, ledger=Ledger())
+        self.first = self.entered[0].context if self.entered else suspension.snapshot.context
+        memories = tuple(one.first for one in self.properties)
+        waiting = deque([node] if (node := self._arrived(None, None, suspension, memories, 0)) else [])
+        while waiting:
+            if not goes_on() or len(self.came_from) > MAX_STATES:
+                self.found.complete = False
+                break
+            node = waiting.popleft()
+            self.found.depth = node.depth + 1
+            for tried in self.domain.answers(node.suspension.effect):  # type: ignore[arg-type]  # it waits for one
+                turn = Turn(node.suspension.snapshot.state, node.suspension.effect, tried.text, tried.answer)  # type: ignore[arg-type]  # the same
+                if later := self._advanced(node, turn):
+                    waiting.append(later)
+            if self.dirty:
+                return False
+            if self.found.answers % 500 < 20:
+                self.found.waiting = len(waiting)
+                progress(self.found)
+        self.found.waiting, self.found.states = len(waiting), len(self.came_from)
+        if self.found.complete:
+            self.found.rounds = self._round()
+        return True
+
+    def _observe(self, snapshot: Snapshot, what: Any) -> None:
+        if what is None and not snapshot.moments:
+            self.lens.happened.append(("entered", snapshot.state, snapshot))
+            self.entered.append(snapshot)
+
+    # -- one answer --------------------
+
+    def _advanced(self, node: _Node, turn: Turn) -> _Node | None:
+        self.found.answers += 1
+        self.lens.happened.clear()
+        self.entered.clear()
+        try:
+            after = advance(node.suspension, turn.answer, now=NOW)
+        except MachineError as error:
+            self._violated(type(error).__name__, str(error), node, turn, place=error.place)
+            self._follow(node, None)
+            return None
+        except Exception as error:  # noqa: BLE001  # a bug of the author's is what is looked for
+            place = author_place(error, None, None)
+            self._violated("no exception", f"{type(error).__name__}: {error}", node, turn, place=place)
+            self._follow(node, None)
+            return None
+        return self._arrived(node, turn, after, node.memories, node.depth + 1)
+
+    def _arrived(
+        self, node: _Node | None, turn: Turn | None, after: Suspension, memories: tuple[Any, ...], depth: int
+    ) -> _Node | None:
+        """The place to which an answer has led, if it is new and waits for another one."""
+        overwritten = self._follow(node, after)
+        self._check_records(node, turn, after)
+        memories = self._watched(node, turn, after, memories)
+        if after.exit is not None:
+            self._check_exit(node, turn, after)
+            return None
+        key = self._key(after, memories)
+        if node is not None:
+            self.leads.setdefault(node.key, []).append((key, isinstance(turn.answer, PersonDecided)))  # type: ignore[union-attr]  # with a node comes a turn
+        if key in self.came_from:
+            return None
+        self.came_from[key] = (node.key, turn) if node and turn else None
+        return _Node(key, after, memories, depth, overwritten)
+
+    def _follow(self, node: _Node | None, after: Suspension | None) -> frozenset[str]:
+        """Learn from what was read and written on the way; what the present visit has overwritten."""
+        before = node.suspension.snapshot if node else None
+        state = before.state if before else state_name(self.machine.initial)
+        overwritten = node.overwritten if node else frozenset()
+        said = before.entered.said if before else 0
+        for what, where, fact in self.lens.happened:
+            if what == "read":
+                self.dirty |= self._reads(where, fact)
+            elif what == "wrote":
+                overwritten |= fact
+            elif before is not None or where != state:
+                overwritten |= _said_since(fact, said)
+                self.dirty |= self.needs.entered(state, where, overwritten)
+                state, overwritten, said = where, frozenset(), fact.entered.said
+                before = before or fact
+            else:
+                before = fact
+        if after is not None and after.exit is not None and after.snapshot.state != state:
+            overwritten |= _said_since(after.snapshot, said)
+            self.dirty |= self.needs.entered(state, after.snapshot.state, overwritten)
+        self.lens.happened.clear()
+        return overwritten
+
+    def _reads(self, state: str, fact: str) -> bool:
+        """A read was noted. What `result` reads of a final state is compared in `_check_exit`."""
+        if state in self.machine.final and not fact.startswith("run."):
+            self.needs.of_results.add(fact)
+            return False
+        return self.needs.read(state, fact)
+
+    # -- what is looked at --------------------
+
+    def _check_records(self, node: _Node | None, turn: Turn | None, after: Suspension) -> None:
+        for record in after.records:
+            if record.error and record.event not in ("Closed",):
+                self._violated(record.event, record.error, node, turn, place=after.place)
+            if record.to and record.event in {kind.__name__ for kind in self.machine.rows.get(record.state, {})}:
+                self.found.arrows.add((record.state, record.event, record.to))
+
+    def _check_exit(self, node: _Node | None, turn: Turn | None, after: Suspension) -> None:
+        assert after.exit is not None
+        reason = after.exit.reason
+        self.found.ends[reason] += 1
+        if reason not in self.exits:
+            self._violated("declared exits", f"the exit reason {reason!r} is not in `exits`", node, turn)
+        if reason == "max_transitions":
+            self._violated("every run ends by itself", "`max_transitions` has ended it", node, turn)
+        unread = self.needs.of_results - self.needs.of.get(after.snapshot.state, set())
+        if unread and self._end_depends(after, unread):
+            for fact in unread:
+                if self._end_depends(after, {fact}):
+                    self.dirty |= self.needs.add(after.snapshot.state, fact)
+
+    def _end_depends(self, after: Suspension, unread: set[str]) -> bool:
+        """The exit would be another one if these fields were as they were in the beginning."""
+        context, first = after.snapshot.context, self.first
+        bare = context.model_copy(update={name: getattr(first, name) for name in unread})
+        run = replace(after, snapshot=replace(after.snapshot, context=bare))
+        try:
+            other = _exit_of(run)
+        except Exception:  # noqa: BLE001  # then it depends on them
+            return True
+        assert after.exit is not None
+        return _gist(other) != _gist(after.exit)
+
+    def _watched(
+        self, node: _Node | None, turn: Turn | None, after: Suspension, memories: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """The properties' memories behind what has happened."""
+        if not self.properties:
+            return ()
+        moments = list(self._moments(node, turn, after))
+        later = []
+        for one, memory in zip(self.properties, memories, strict=True):
+            for moment in moments:
+                try:
+                    memory, broken = one.step(memory, moment)
+                except Exception as error:
+                    place = author_place(error, None, None)
+                    raise PropertyBug(
+                        f"the property {one.name!r} raised {type(error).__name__}: {error}"
+                        f"{f' ({place})' if place else ''}; it was shown: {moment.kind} in {moment.state}"
+                    ) from error
+                if broken:
+                    self._violated(one.name, "", node, turn, built_in=False)
+            later.append(memory)
+        for what, where, fact in self.lens.happened:
+            if what == "read":
+                self.dirty |= self.needs.read(where, fact)
+        self.lens.happened.clear()
+        return tuple(later)
+
+    def _moments(self, node: _Node | None, turn: Turn | None, after: Suspension) -> Iterator[Moment]:
+        if node is not None and turn is not None:
+            context = self.lens.context(node.suspension.snapshot.context, turn.state)
+            yield Moment("answered", turn.state, context, effect=turn.effect, answer=turn.answer)
+        entered = iter(self.entered)
+        for record in after.records:
+            if record.to is None or (node is None and record.seq == 0):
+                if record.seq == 0:
+                    next(entered, None)
+                continue
+            snapshot = next(entered, None) or after.snapshot
+            context = self.lens.context(snapshot.context, record.to)
+            yield Moment("moved", record.state, context, event=record.event, to=record.to)
+        state = after.snapshot.state
+        context = self.lens.context(after.snapshot.context, state)
+        if after.exit is not None:
+            yield Moment("ended", state, context, exit=after.exit)
+        elif after.effect is not None:
+            yield Moment("asked", state, context, effect=after.effect)
+
+    def _violated(
+        self,
+        name: str,
+        detail: str,
+        node: _Node | None,
+        turn: Turn | None,
+        *,
+        built_in: bool = True,
+        place: str = "",
+    ) -> None:
+        known = f"{name}: {detail}" if built_in else name
+        if known not in self.found.violations:
+            turns = (*self._way(node.key), turn) if node and turn else ()
+            self.found.violations[known] = Violation(name, built_in, detail, turns, place)
+
+    def _way(self, key: bytes) -> tuple[Turn, ...]:
+        turns: list[Turn] = []
+        while (came := self.came_from[key]) is not None:
+            key, turn = came
+            turns.append(turn)
+        return tuple(reversed(turns))
+
+    # -- where a run is --------------------
+
+    def _key(self, suspension: Suspension, memories: tuple[Any, ...]) -> bytes:
+        s = suspension.snapshot
+        needed = sorted(self.needs.of.get(s.state, ()))
+        parts = [s.state, *(self._value(fact, s) for fact in needed)]
+        parts += [f"{moment.asked}={self.prints.of(moment.answer)}" for moment in s.moments]
+        parts.append(repr(memories))
+        return hashlib.blake2b("\x00".join(parts).encode(errors="surrogatepass"), digest_size=16).digest()
+
+    def _value(self, fact: str, s: Snapshot) -> str:
+        """The fact as it was when the state was entered; what came since follows from the answers."""
+        if fact.startswith("count:"):
+            return str(s.counts.get(fact.removeprefix("count:"), 0))
+        if not fact.startswith("run."):
+            return self.prints.of(getattr(s.entry_context, fact))
+        name = fact.removeprefix("run.")
+        if name in ("step", "visit"):
+            return str(getattr(s, name))
+        if name == "counts":
+            return repr(sorted(s.counts.items()))
+        if name == "conversation":
+            return s.conversation.digests[s.entered.said]
+        return self.prints.of(fact_of(s.conversation.messages[: s.entered.said], name))
+
+    def _round(self) -> str:
+        """A way round that no person leads: on it a run goes on for ever."""
+        graph = {key: [to for to, person in behind if not person] for key, behind in self.leads.items()}
+        done: set[bytes] = set()
+        for root in graph:
+            path: dict[bytes, Iterator[bytes]] = {}
+            key = root
+            while key not in done:
+                path.setdefault(key, iter(graph.get(key, ())))
+                following = next(path[key], None)
+                if following is None:
+                    done.add(key)
+                    del path[key]
+                    if not path:
+                        break
+                    key = next(reversed(path))
+                elif following in path:
+                    return self._round_text([*path][[*path].index(following) :])
+                elif following not in done:
+                    key = following
+        return ""
+
+    def _round_text(self, keys: list[bytes]) -> str:
+        turns = [came[1] for key in [*keys[1:], keys[0]] if (came := self.came_from.get(key))]
+        return ", ".join(dict.fromkeys(f"{turn.state}: {turn.text}" for turn in turns))
+
+
+def _gist(exit: Exit) -> tuple[Any, ...]:
+    """What is compared of an exit: not the words of its answer and its error, but whether there are any."""
+    return exit.reason, exit.ok, bool((exit.answer or "").strip()), bool((exit.error or "").strip())
+
+
+def _exit_of(suspension: Suspension) -> Exit:
+    """What `result` makes of the run as it is there."""
+    from workflows.kernel.transition import Transition  # noqa: PLC0415
+
+    transition = Transition.of(replace(suspension, program=replace(suspension.program, lens=None)), NOW)
+    found: Exit = suspension.program.machine.result(suspension.snapshot.context, transition.run_view())
+    return found
+
+
+def _said_since(snapshot: Snapshot, said: int) -> frozenset[str]:
+    """Facts that follow from what the visit itself has said and heard, when the next state is entered."""
+    new = snapshot.conversation.messages[said : snapshot.entered.said]
+    heard = any(message.role == "assistant" for message in new)
+    return frozenset({"run.reply", "run.tail"} if heard else ())
+
+
+class _Prints:
+    """Values as text that is equal only where they are: types, and all that they hold."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, str]] = {}
+
+    def of(self, value: Any) -> str:
+        """The text; values do not change, so it is made once for each object."""
+        known = self._known.get(id(value))
+        if known is None or known[0] is not value:
+            text = repr(_bare(value))
+            short = text if len(text) < 64 else hashlib.blake2b(text.encode(errors="surrogatepass")).hexdigest()
+            self._known[id(value)] = known = (value, short)
+        return known[1]
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return (type(value).__qualname__, *((name, _bare(one)) for name, one in value.__dict__.items()))
+    if isinstance(value, Mapping):
+        return ("{}", *((repr(name), _bare(one)) for name, one in value.items()))
+    if isinstance(value, tuple | list):
+        return ("()", *(_bare(one) for one in value))
+    if isinstance(value, frozenset | set):
+        return ("set", *sorted(map(repr, map(_bare, value))))
+    names = getattr(type(value), "__dataclass_fields__", None)
+    if names is not None:
+        return (type(value).__qualname__, *((name, _bare(getattr(value, name))) for name in names))
+    return value
