@@ -79,13 +79,14 @@ class SeenCall:
 def policy_view(
     mode: Literal["tools", "code"], c: Any, run: Run, calls: Sequence[SeenCall], last_result: str
 ) -> dict[str, Any]:
-    """What policies are shown of a run. `memory` has what each of them remembers, by its key."""
+    """What policies are shown of a run. `memory` has what each of them remembers, by its key; `history` becomes
+    the messages once there is a policy to look at them."""
     return {
         "mode": mode,
         "iteration": c.iteration,
         "max_iterations": run.options.max_iterations,
         "depth": run.input.depth,
-        "history": tuple(run.conversation.messages),
+        "history": run.conversation,
         "last_result": last_result,
         "calls": tuple(call.plain() for call in calls),
         "tokens": int(run.ledger.used("tokens")),
@@ -143,7 +144,8 @@ class Policies:
         for name, policy in self.named:
             seen[name] += 1
             key = name if seen[name] == 1 else f"{name}#{seen[name]}"
-            yield name, policy, key, {**view, "memory": view["memory"].get(key, {})}
+            shown = {"history": tuple(view["history"]), "memory": view["memory"].get(key, {})}
+            yield name, policy, key, {**view, **shown}
 
 
 def newest_results(messages: Sequence[Message]) -> str:

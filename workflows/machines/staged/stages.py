@@ -171,7 +171,7 @@ def act(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
 
     wanted = [requested for requested, refused in plan if refused is None]
     runs = tuple(
-        ToolCall(id=f"{run.visit}.{number}", tool=one.tool, arguments=one.arguments)
+        ToolCall(id=f"{run.step}.{number}", tool=one.tool, arguments=one.arguments)
         for number, one in enumerate(wanted)
     )
     results: tuple[ToolResult, ...] = ()

@@ -293,7 +293,7 @@ def _policies(run: Run) -> Policies:
 
 
 def _view(c: Tools, run: Run, calls: Sequence[SeenCall]) -> dict[str, Any]:
-    return policy_view("tools", c, run, calls, newest_results(run.conversation.messages))
+    return policy_view("tools", c, run, calls, newest_results(run.tail))
 
 
 def _forced(c: Tools, reply: ModelReplied) -> VisitEnd:
