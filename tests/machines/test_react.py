@@ -334,7 +334,7 @@ def test_R_000_5_person_who_spoke_is_not_answered_from_the_cache() -> None:
 
 def test_R_000_5_only_well_formed_replies_are_kept() -> None:
     run = react(BAD, thought("a"), GUESS, BAD, BAD, BAD)
-    assert [reply.text for reply in run.context.cache.values()] == [thought("a").text, GUESS.text]
+    assert [reply.text for reply in run.context.cache] == [thought("a").text, GUESS.text]
 
 
 def test_R_000_14_rollback_writes_its_two_keys_and_reopens_the_run() -> None:

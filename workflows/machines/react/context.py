@@ -82,6 +82,8 @@ class ReasoningStep(Frozen):
 class CachedReply(Frozen):
     """A reply that had the right format."""
 
+    prompt: str
+    """Digest of the conversation that it answers, without reminders of the format."""
     step: int
     """The reasoning step that it made."""
     text: str
@@ -111,8 +113,10 @@ class React(Context):
     """Type of the failure of the model call that the newest step stands for."""
     rolled_back: tuple[int, int] | None = None
     """How many steps there were before the newest rollback, and the last step that it kept."""
-    cache: dict[str, CachedReply] = {}
-    """Digest of a prompt -> its reply (R-000-5)."""
+    cache: tuple[CachedReply, ...] = ()
+    """The replies so far (R-000-5). A conversation only grows, so that none of them is met again..."""
+    again: dict[str, CachedReply] = {}
+    """... but those that a rollback has left behind, by the digest of the prompt."""
     terminated: bool = False
     exit_reason: str = ""
     error: str = ""
@@ -121,6 +125,11 @@ class React(Context):
     def steps(self) -> tuple[ReasoningStep, ...]:
         """The log of reasoning steps."""
         return self.past if self.newest is None else (*self.past, self.newest)
+
+    @property
+    def count(self) -> int:
+        """How many steps there are."""
+        return 0 if self.newest is None else self.newest.id + 1
 
     @property
     def metadata(self) -> Mapping[str, JsonValue]:

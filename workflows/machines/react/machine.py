@@ -15,6 +15,7 @@ from workflows.kernel.errors import error_text
 from workflows.kernel.ledger import plain_number
 from workflows.machines.authoring import (
     AgentError,
+    Append,
     AskModel,
     AskPerson,
     CallTools,
@@ -122,11 +123,14 @@ METADATA = {
 }  # fmt: skip
 
 
-def one_open_step(c: React, came_from: str) -> str:
-    """There is a step, and only the newest is open (R-000-3)."""
-    if c.newest is None:
-        return "there is no step"
-    return f"step {c.past[-1].id} is still open" if c.past and not c.past[-1].closed else ""
+def all_closed(c: React, came_from: str) -> str:
+    """A thought begins with every step closed, so that only the newest is ever open (R-000-3)."""
+    return "" if c.newest is None or c.newest.closed else f"step {c.newest.id} is still open"
+
+
+def has_step(c: React, came_from: str) -> str:
+    """There is a step."""
+    return "there is no step" if c.newest is None else ""
 
 
 def terminated(c: React, came_from: str) -> str:
@@ -141,15 +145,16 @@ def terminated(c: React, came_from: str) -> str:
     S.THOUGHT,
     asks={AskModel},
     counts="steps",
-    reads={*STEPS, "retry_reason", "cache"},
+    holds=all_closed,
+    reads={"newest", "retry_reason", "again"},
     writes={*STEPS, *ENDS, "total_cost", "cache", "model_failure"},
 )
 def think(c: React, run: Run) -> Visit:
-    """Ask for a thought, again while its format is wrong. A prompt that was answered before is answered
-    from the cache, unless a person has said something."""
-    number, options = len(c.steps), run.options
+    """Ask for a thought, again while its format is wrong. A prompt that was answered before a rollback is
+    answered from the cache, unless a person has said something."""
+    number, options = c.count, run.options
     say = (prompt.rejected(c.retry_reason),) if c.retry_reason else ()
-    cached = None if run.inbox else c.cache.get(run.conversation.add(*say).digest)
+    cached = None if run.inbox else c.again.get(run.conversation.add(*say).digest)
     if cached is not None and isinstance(read := _read(run, cached.text), Thought):
         yield Say(say=(*say, Message(role="assistant", content=cached.text)))
         return _drafted(c, run, read)
@@ -171,7 +176,7 @@ def think(c: React, run: Run) -> Visit:
         read = _read(run, reply.text)
         if isinstance(read, Thought):
             patch, event = _drafted(c, run, read)
-            return {**patch, "cache": {**c.cache, key: CachedReply(step=number, text=reply.text)}}, event
+            return {**patch, "cache": Append(CachedReply(prompt=key, step=number, text=reply.text))}, event
         problem = unread(reply, read.problem)
         say = (prompt.bad_format(problem, run.prepared.format.text(run.input.tool_names)),)
     return _end("fatal_error", f"invalid format: {problem}", **_cost(run))
@@ -187,7 +192,7 @@ def _read(run: Run, text: str) -> Thought | BadReply:
 
 def _drafted(c: React, run: Run, read: Thought) -> VisitEnd:
     step = ReasoningStep(
-        id=len(c.steps),
+        id=c.count,
         thought=read.text,
         action=read.action,
         action_input=read.action_input,
@@ -198,7 +203,7 @@ def _drafted(c: React, run: Run, read: Thought) -> VisitEnd:
 
 
 def _append(c: React, step: ReasoningStep) -> dict[str, Any]:
-    return {"past": c.steps, "newest": step}
+    return {"newest": step} if c.newest is None else {"past": Append(c.newest), "newest": step}
 
 
 def _cost(run: Run) -> dict[str, Any]:
@@ -222,7 +227,7 @@ def _end(reason: str, error: str = "", why: str = "", **more: Any) -> VisitEnd:
 
 @state(
     S.VALIDATE,
-    holds=one_open_step,
+    holds=has_step,
     reads={"trace_id", *STEPS, *METADATA},
     writes={"newest", "retry_count", "retry_reason", "last_retry_reason", *ENDS},
 )
@@ -249,8 +254,8 @@ def validate(c: React, run: Run) -> VisitEnd:
 @state(
     S.ACTION,
     asks={CallTools},
-    holds=one_open_step,
-    reads={*STEPS, "tool_history"},
+    holds=has_step,
+    reads={"newest"},
     writes={"newest", "total_cost", "tool_history", *ENDS},
 )
 def act(c: React, run: Run) -> Visit:
@@ -270,14 +275,14 @@ def act(c: React, run: Run) -> Visit:
         return _end("fatal_error", unknown, **_cost(run))
     status = "executed" if result.ok else "failed"
     done = _update(c, observation=result.output, whole=result.whole, status=status)
-    ran = (result.tool,) if result.ok else ()
-    return {**done, **_cost(run), "tool_history": (*c.tool_history, *ran)}, Acted()
+    ran = Append(*([result.tool] if result.ok else []))
+    return {**done, **_cost(run), "tool_history": ran}, Acted()
 
 
 # -- observation, commit --------------------------------------------------------------------------
 
 
-@state(S.OBSERVATION, holds=one_open_step, reads=STEPS)
+@state(S.OBSERVATION, holds=has_step, reads={"newest"})
 def observe(c: React, run: Run) -> Visit:
     """Put the outcome where the next thought will see it. No model, no tool."""
     assert c.newest is not None
@@ -286,7 +291,7 @@ def observe(c: React, run: Run) -> Visit:
     return {}, Observed()
 
 
-@state(S.COMMIT, holds=one_open_step, reads={*STEPS, "terminated", "retry_count"}, writes={"newest", *ENDS})
+@state(S.COMMIT, holds=has_step, reads={"newest", "terminated", "retry_count"}, writes={"newest", *ENDS})
 def commit(c: React, run: Run) -> VisitEnd:
     """Close the step and decide whether the run ends."""
     assert c.newest is not None
@@ -301,7 +306,7 @@ def commit(c: React, run: Run) -> VisitEnd:
 
 def _stops(c: React, run: Run) -> Iterator[tuple[str, str, str]]:
     """Why the run ends here, in the order of spec 1.3: exit reason, error, and words for the log."""
-    options, count, step = run.options, len(c.steps), c.newest
+    options, count, step = run.options, c.count, c.newest
     if (found := answer(c, run)) is not None:
         yield "goal_achieved", "", found
     if count >= options.max_steps:
@@ -377,16 +382,17 @@ def on_error(c: React, error: AgentError, run: Run) -> VisitEnd:
         return {**_update(c, observation=text, status="failed"), **_cost(run)}, event(text)
     if failure and failure == c.model_failure:
         return _end("fatal_error", f"{text} (the model call failed twice in a row)", **_cost(run))
-    step = ReasoningStep(id=len(c.steps), thought="", observation=text, status="failed", timestamp=run.now)
+    step = ReasoningStep(id=c.count, thought="", observation=text, status="failed", timestamp=run.now)
     return {**_append(c, step), **_cost(run), "model_failure": failure}, Drafted(text)
 
 
 def went_back(restored: React, before: React) -> Patch:
     """What a rollback writes: the two keys of R-000-14, and the replies that the run has had meanwhile. The
     thought that it goes back to is thought again; what then follows as before is answered from the cache."""
-    number = len(restored.steps)
-    kept = {key: reply for key, reply in before.cache.items() if reply.step != number}
-    return {"rolled_back": (len(before.steps), number - 1), "cache": kept}
+    number = restored.count
+    kept = tuple(reply for reply in before.cache if reply.step != number)
+    again = {reply.prompt: reply for reply in kept}
+    return {"rolled_back": (before.count, number - 1), "cache": kept, "again": again}
 
 
 def reopened(c: React) -> tuple[S, Patch]:

@@ -97,7 +97,7 @@ def _max_depth(spec: RuleSpec) -> Rule:
     most = whole_number("rule", spec, "steps", 20)
 
     def check(step: Any, context: Any) -> str | None:
-        count = len(context.steps)
+        count = step.id + 1
         return f"{count} steps were taken, at most {most:g} are allowed" if count > most else None
 
     return Rule("max_depth", "terminal", check)
