@@ -490,7 +490,7 @@ def raises_nonsense(*_: Any) -> None:
     (lambda decision, state: "x" * 1_000_000 + "\ud800", "xxx"),
 ])  # fmt: skip
 def test_users_policy_allows_only_with_nothing_to_say(hook: Any, found: str) -> None:
-    violation = Policy(validate=hook).violation(Decision("plan", {"goal": "it"}), {"l": [1]})
+    violation = Policy(validate=hook).violation(Decision("plan", {"goal": "it"}), lambda: {"l": [1]})
     assert found in violation
     assert (bool(violation), len(violation) < 1_100) == (bool(found), True)
 
@@ -500,7 +500,7 @@ def test_users_policy_allows_only_with_nothing_to_say(hook: Any, found: str) -> 
     *((Decision("look", confidence=n), n in {0.5, 1}) for n in (0.49, 0.5, 1, 1.01, -1, 10**400, NAN)),
 ])  # fmt: skip
 def test_shipped_checks(decision: Decision, allowed: bool) -> None:
-    assert (Policy(validate=lambda *_: None).violation(decision, {}) == "") is allowed
+    assert (Policy(validate=lambda *_: None).violation(decision, dict) == "") is allowed
 
 
 @pytest.mark.parametrize("option", ["policy", "converged", "decide", "prompt_builder"])

@@ -28,7 +28,7 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import COMMON_EXITS, Exit, state_name
 from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
-from workflows.kernel.transition import advance, start
+from workflows.kernel.transition import Transition, advance, start
 from workflows.verify.domain import Domain
 from workflows.verify.lens import RecordingLens, fact_of
 
@@ -179,7 +179,7 @@ class _Exploration:
     def __init__(
         self, program: Program, domain: Domain, properties: Sequence[Property], needs: _Needs
     ) -> None:
-        self.lens, self.needs = RecordingLens(), needs
+        self.lens, self.needs, self.plain = RecordingLens(), needs, program
         self.entered: list[Snapshot] = []
         self.program = replace(program, lens=self.lens, observer=self._observe)
         self.machine, self.domain, self.properties = program.machine, domain, tuple(properties)
@@ -318,9 +318,9 @@ class _Exploration:
         """The exit would be another one if these fields were as they were in the beginning."""
         context, first = after.snapshot.context, self.first
         bare = context.model_copy(update={name: getattr(first, name) for name in unread})
-        run = replace(after, snapshot=replace(after.snapshot, context=bare))
+        run = replace(after, program=self.plain, snapshot=replace(after.snapshot, context=bare))
         try:
-            other = _exit_of(run)
+            other: Exit = self.machine.result(bare, Transition.of(run, NOW).run_view())
         except Exception:  # noqa: BLE001  # then it depends on them
             return True
         assert after.exit is not None
@@ -450,15 +450,6 @@ class _Exploration:
 def _gist(exit: Exit) -> tuple[Any, ...]:
     """What is compared of an exit: not the words of its answer and its error, but whether there are any."""
     return exit.reason, exit.ok, bool((exit.answer or "").strip()), bool((exit.error or "").strip())
-
-
-def _exit_of(suspension: Suspension) -> Exit:
-    """What `result` makes of the run as it is there."""
-    from workflows.kernel.transition import Transition  # noqa: PLC0415
-
-    transition = Transition.of(replace(suspension, program=replace(suspension.program, lens=None)), NOW)
-    found: Exit = suspension.program.machine.result(suspension.snapshot.context, transition.run_view())
-    return found
 
 
 def _said_since(snapshot: Snapshot, said: int) -> frozenset[str]:

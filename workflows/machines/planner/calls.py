@@ -30,7 +30,7 @@ def forbidden(
     c: Planner, run: Run, decision: Decision, pending: Iterable[NativeCall] = ()
 ) -> CallFailure | None:
     """What the policy has against the decision."""
-    violation = run.prepared.policy.violation(decision, shared(c, pending))
+    violation = run.prepared.policy.violation(decision, lambda: shared(c, pending))
     if not violation:
         return None
     text = f"Policy violation: {violation}"

@@ -74,6 +74,10 @@ class Progress:
         return Progress()
 
 
+SharedState = Callable[[], Mapping[str, Any]]
+"""Gives the shared state to a hook; without a hook nobody looks at it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What may be done, and whether enough is done. Users' hooks are asked after the shipped checks."""
@@ -86,7 +90,7 @@ class Policy:
     marks: tuple[str, ...] = ()
     """The run has converged when all of these are set; empty: marks decide nothing."""
 
-    def violation(self, decision: Decision, state: Mapping[str, Any]) -> str:
+    def violation(self, decision: Decision, state: SharedState) -> str:
         """Why the decision is not allowed; empty when it is. A hook that fails allows nothing."""
         if not decision.action:
             return "the decision has no action"
@@ -97,9 +101,9 @@ class Policy:
             return f"Low confidence: {sure:g} is below {self.min_confidence:g}"
         return self._forbidden(self.validate, decision, state) if self.validate else ""
 
-    def _forbidden(self, validate: Hook, decision: Decision, state: Mapping[str, Any]) -> str:
+    def _forbidden(self, validate: Hook, decision: Decision, state: SharedState) -> str:
         try:
-            problem = called("policy", validate, decision, state)
+            problem = called("policy", validate, decision, state())
         except PolicyViolation as error:
             return error_text(error).partition(": ")[2] or "the policy forbids it"
         except AgentError as error:
@@ -110,13 +114,13 @@ class Policy:
         kind = type(problem).__name__
         return f"the policy returned a value of type {kind}; expected None, or what is wrong in words"
 
-    def has_converged(self, state: Mapping[str, Any], progress: Progress) -> bool:
+    def has_converged(self, state: SharedState, progress: Progress) -> bool:
         """Whether enough is done. Raises AgentError when the hook fails, or returns no boolean."""
         if self.marks:
             return progress.includes(*self.marks)
         if self.converged is None:
             return False
-        answer = called("hook `converged`", self.converged, state, progress)
+        answer = called("hook `converged`", self.converged, state(), progress)
         if not isinstance(answer, bool):
             kind = type(answer).__name__
             raise FatalError(f"the hook `converged` returned a value of type {kind}; expected True or False")

@@ -11,6 +11,7 @@ from typing import Any
 
 from workflows.machines.authoring import (
     AgentError,
+    Append,
     AskModel,
     Event,
     Exit,
@@ -110,9 +111,9 @@ def _recorded(one: State, row: Mapping[type[Event], Enum]) -> State:
             "iteration": patch.get("iteration", c.iteration),
         }
         told = replace(event, reason="") if isinstance(event, QuietEvent) and event.quiet else event
-        return {**patch, "history": (*c.history, entry)}, told
+        return {**patch, "history": Append(entry)}, told
 
-    reads, writes = one.reads | {"iteration", "history"}, one.writes | {"history"}
+    reads, writes = one.reads | {"iteration"}, one.writes | {"history"}
     return replace(one, visit=visit, reads=reads, writes=writes)
 
 
@@ -150,7 +151,7 @@ def loop_end(c: Planner, run: Run) -> VisitEnd | None:
         if used(counter) >= most:
             return halted("budget", f"Budget exceeded: {counter}")
     try:
-        converged = run.prepared.policy.has_converged(shared(c), Progress(c.marks))
+        converged = run.prepared.policy.has_converged(lambda: shared(c), Progress(c.marks))
     except AgentError as error:
         return halted("hook_failed", cause(error))
     if converged:

@@ -12,6 +12,7 @@ from typing import Any
 
 from workflows.machines.authoring import (
     AgentError,
+    Append,
     AskModel,
     CallTools,
     Exit,
@@ -104,7 +105,7 @@ def plan(c: Planner, run: Run) -> Visit:
         made = plan_of(reply, schema, goal)
     except AgentError as error:
         return halted("plan_failed", f"Plan failed: {cause(error)}")
-    if violation := prepared.policy.violation(Decision("plan", made, confidence_of(made)), shared(c)):
+    if violation := prepared.policy.violation(Decision("plan", made, confidence_of(made)), lambda: shared(c)):
         return halted("policy_violation", f"Plan failed: Policy violation: {violation}")
     yield Say(say=(Message(role="assistant", content=reply.text),))
     return {"state": {**c.state, "plan": made}}, Planned("Plan created")
@@ -126,7 +127,7 @@ def decide(c: Planner, run: Run) -> Visit:
     if not decision["continue"]:
         return {**patch, "exit_reason": "stopped"}, Stopped(why or "Decision: stop", thought=why, quiet=True)
     proposal = Decision("execute", made, confidence_of(answer))
-    if violation := run.prepared.policy.violation(proposal, shared(c)):
+    if violation := run.prepared.policy.violation(proposal, lambda: shared(c)):
         return halted("policy_violation", f"Policy violation: {violation}")
     yield Say(say=(prompt.CARRY_OUT,))
     return patch, Continued(why or "Decision: continue", thought=why, quiet=True)
@@ -197,7 +198,7 @@ def observe(c: Planner, run: Run) -> Visit:
             record["error"], marks = outcome.error, c.marks
         else:
             record["result"], marks = shown_value(outcome.output), marked(c, outcome)
-        kept = {"observations": (*c.observations, record), "marks": marks}
+        kept = {"observations": Append(record), "marks": marks}
         yield Say(say=(prompt.tool_message(record),), keep=kept)
     return {}, Observed(f"Tools executed: {len(calls)}", quiet=True)
 
@@ -218,7 +219,7 @@ def loop_check(c: Planner, run: Run) -> VisitEnd:
 @state(S.FINALIZE, asks={AskModel}, writes={"answer", "summary_error"})
 def finalize(c: Planner, run: Run) -> Visit:
     """The final message is the answer, whatever its role (4.7)."""
-    return (yield from with_summary(run, run.conversation.messages[-1].content))
+    return (yield from with_summary(run, run.tail[-1].content))
 
 
 STATES = (*recorded(TABLE, take_in, plan, decide, execute, observe, loop_check), finalize, halt)

@@ -11,6 +11,7 @@ from typing import Any
 
 from workflows.machines.authoring import (
     AgentError,
+    Append,
     AskModel,
     CallTools,
     Exit,
@@ -103,7 +104,7 @@ def execute(c: Planner, run: Run) -> Visit:
 def audited(c: Planner, decision: Decision | None, result: Any) -> dict[str, Any]:
     """The patch with the record of a step."""
     record = {"input": c.given, "decision": decision.to_json() if decision else None, "result": result}
-    return {"observations": (*c.observations, record)}
+    return {"observations": Append(record)}
 
 
 # -- OBSERVE: code judges and does ----------------------------------------------------------------
