@@ -36,6 +36,9 @@ class Cassette(Strict):
     tools: tuple[ToolSpec, ...] = Field(description="as they were")
     course: tuple[Entry, ...]
     final: JsonObject = Field(description="how it ended, or where it was")
+    violates: str = Field(
+        default="", description="a property that this run breaks: `ratchet test` fails while it does"
+    )
 
     @property
     def is_over(self) -> bool:

@@ -3,6 +3,9 @@
 The engine is that of `Local`. It asks no server and no model, and runs no tool. Each question, call, request
 and record of the log is compared with the recording as it happens, and so is the end. The clock is the
 recording's, so it waits for nothing.
+
+A counterexample (`violates`) is the other way round: it fails as long as the run breaks that property, and
+passes once it does not, whatever way the run takes instead.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from workflows.kernel.errors import bug_text
 from workflows.kernel.machine import Machine
 from workflows.people import Command, Decision, Group, People
 from workflows.task import InvalidTask
+from workflows.verify.moments import BUILT_IN
+from workflows.verify.watch import Watch
 
 __all__ = ["Verdict", "play"]
 
@@ -83,6 +88,8 @@ async def play(
     specs = {spec.name: spec for spec in (*cassette.tools, *tools)}
     player = _Player(cassette, lenient=agent is not None)
     difference = await player.play(task, specs, machine)
+    if cassette.violates:
+        difference = player.violation
     people = cassette.count("decide", "command")
     return Verdict(difference, tuple(player.changes), cassette.count("answer"), people)
 
@@ -132,6 +139,27 @@ class _Player(Recorder):
             else:
                 self._expected.setdefault(_inner(entry), deque()).append(entry)
         self._root: asyncio.Task[Any] | None = None
+        self._properties = Watch(())
+
+    def watch(self, drive: Drive) -> None:
+        super().watch(drive)
+        if self.cassette.violates and len(self.drives) == 1:
+            self._properties = Watch(drive.run.suspension.program.machine.properties)
+            self._properties.attach(drive)
+
+    @property
+    def violation(self) -> str:
+        """How the run breaks the property of a counterexample; empty: it does not."""
+        name, watch = self.cassette.violates, self._properties
+        if name in watch.broken:
+            return f"violates {name!r}, after {watch.broken[name]} answers"
+        known = {*(one.name for one in watch.properties), *BUILT_IN}
+        if self.drives and name not in known:
+            return (
+                f"the machine has no property {name!r}; it has: "
+                f"{', '.join(map(repr, sorted(known - {*BUILT_IN}))) or 'none'}"
+            )
+        return "" if self.drives else self.difference
 
     def host_for(self, drive: Drive, name: str) -> WatchedHost:
         return _PlayedHost(drive, self, name)

@@ -132,7 +132,7 @@ class Drive:
         if isinstance(effect, Interrupt):
             await self._interrupt(effect)
         elif isinstance(effect, AskPerson):
-            self._answer(await self.run.decided(effect, self.run.place), effect)
+            self.deliver(await self.run.decided(effect, self.run.place), effect)
         elif suspension.breach is not None:
             await self._meet_limit(suspension.breach)
         elif effect is not None:
@@ -154,7 +154,7 @@ class Drive:
                 self._meet_time_limit(calls, limits_changed)
                 return
             if not await calls.recover():
-                self._answer(answer, calls.effect)
+                self.deliver(answer, calls.effect)
                 return
             self.calls.charge_unbilled()  # of questions that are asked again
             calls.prepare()
@@ -181,8 +181,8 @@ class Drive:
             for text in stopped[known:]:
                 run.log_event("ChildStopped", reason=text)
 
-    def _answer(self, answer: Any, effect: Effect[Any]) -> None:
-        """Give it to the machine; the calls that were begun count."""
+    def deliver(self, answer: Any, effect: Effect[Any]) -> None:
+        """Give the machine the answer to its effect; the calls that were begun count."""
         run, pending = self.run, self.calls.pending
         run.settle()
         run.stuck.learn(effect, answer)

@@ -31,14 +31,14 @@ from activities.contracts import (
     PersonDecided,
     ToolCall,
     ToolResult,
-    ToolsReturned,
     ToolSpec,
+    ToolsReturned,
 )
 
 __all__ = [
     "Moment", "Property", "Scenario", "When", "after", "any_of", "asks_model", "asks_person", "at_most",
-    "before", "between", "calls", "count", "decides", "ends", "enters", "event", "is_unknown", "last", "never",
-    "returned", "then", "until",
+    "before", "between", "calls", "count", "decides", "ends", "enters", "event", "is_unknown", "last",
+    "never", "returned", "then", "until",
 ]  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Extensions, Machine, Run, RunInput, VisitEnd
 
 __all__ = [
-    "Lens", "Live", "Moment", "Observer", "Program", "RunFacts", "Snapshot", "Suspension", "dump", "suspension_from",
+    "Lens", "Live", "Moment", "Observer", "Program", "RunFacts", "Snapshot", "Suspension", "dump",
+    "suspension_from",
 ]  # fmt: skip
 
 

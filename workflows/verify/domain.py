@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -89,27 +89,20 @@ class Domain:
         return self._known[key][1]
 
     def _of(self, effect: Effect[Any]) -> Iterator[Tried]:
-        match effect:
-            case AskModel():
-                yield from self._replies(effect)
-            case CallTools():
-                yield from self._results(effect)
-            case AskPerson():
-                for decision in (*effect.options, "unavailable"):
-                    text = "well" if decision == "answer" else ""
-                    yield Tried(f"person: {decision}", PersonDecided(decision=decision, by="ann", text=text))
-                failed = EffectFailed(error="fatal", type="Store", message="nobody could be asked")
-                yield Tried("person: the request fails", failed)
-            case RunMachine():
-                yield from _inner_runs(effect)
-            case RunCode():
-                yield from _blocks(effect)
-            case ReadArtifacts():
-                yield Tried("text: 42", _texts(effect, ArtifactText(text="42", chars=2)))
-                yield Tried("text: lost", _texts(effect, ArtifactText(problem="it is lost")))
-            case Together():
-                for one in self._of(effect.effects[0]):
-                    yield Tried(f"all {one.text}", Answers(answers=(one.answer,) * len(effect.effects)))
+        tried: dict[type[Any], Callable[[Any], Iterator[Tried]]] = {
+            AskModel: self._replies,
+            CallTools: self._results,
+            AskPerson: _decisions,
+            RunMachine: _inner_runs,
+            RunCode: _blocks,
+            ReadArtifacts: _texts_read,
+            Together: self._side_by_side,
+        }
+        yield from tried[type(effect)](effect)
+
+    def _side_by_side(self, effect: Together) -> Iterator[Tried]:
+        for one in self._of(effect.effects[0]):
+            yield Tried(f"all {one.text}", Answers(answers=(one.answer,) * len(effect.effects)))
 
     # -- models --------------------
 
@@ -123,9 +116,9 @@ class Domain:
             yield _replied(reply)
         if effect.offer and effect.tool_choice != "none":
             yield from self._native_calls(effect)
-        for text in ("forty-two", ""):
+        for text in ("It is forty-two.", ""):
             yield Tried(f"model: {text!r}", ModelReplied(text=text))
-        yield Tried("model: 'forty', cut off", ModelReplied(text="forty", finish_reason="length"))
+        yield Tried("model: 'It is', cut off", ModelReplied(text="It is", finish_reason="length"))
         for error, kind in MODEL_FAILURES.items():
             yield Tried(f"model: {error}", EffectFailed(error=error, type=kind, message="no reply"))
 
@@ -171,7 +164,7 @@ class Domain:
         if any(self._spec(call).effect in MAY_HAVE_ACTED for call in effect.calls):
             errors.append("unknown_outcome")
         for error in errors:
-            failed = EffectFailed(error=error, type="Activity", message="the call failed")  # type: ignore[arg-type]  # one of its classes
+            failed = EffectFailed(error=error, type="Activity", message="the call failed")
             yield Tried(f"{_names(effect)}, the activity: {error}", failed)
 
     def _ends(self, call: ToolCall) -> Iterator[tuple[str, tuple[str | None, Any]]]:
@@ -232,8 +225,20 @@ def _artifact(name: str, text: str) -> Artifact:
     return Artifact(name=name, digest=hashlib.sha256(body).hexdigest(), bytes=len(body), preview=text)
 
 
-def _texts(effect: ReadArtifacts, text: ArtifactText) -> ArtifactsRead:
-    return ArtifactsRead(texts=(text,) * len(effect.reads))
+def _decisions(effect: AskPerson) -> Iterator[Tried]:
+    for decision in (*effect.options, "unavailable"):
+        text = "well" if decision == "answer" else ""
+        yield Tried(f"person: {decision}", PersonDecided(decision=decision, by="ann", text=text))
+    failed = EffectFailed(error="fatal", type="Store", message="nobody could be asked")
+    yield Tried("person: the request fails", failed)
+
+
+def _texts_read(effect: ReadArtifacts) -> Iterator[Tried]:
+    for text, one in (
+        ("42", ArtifactText(text="42", chars=2)),
+        ("lost", ArtifactText(problem="it is lost")),
+    ):
+        yield Tried(f"text: {text}", ArtifactsRead(texts=(one,) * len(effect.reads)))
 
 
 def _inner_runs(effect: RunMachine) -> Iterator[Tried]:
@@ -242,7 +247,7 @@ def _inner_runs(effect: RunMachine) -> Iterator[Tried]:
     failed = MachineEnded(machine=effect.machine, ok=False, exit_reason="max_steps", error="no answer")
     yield Tried("inner run: no answer", failed)
     for error in ("fatal", "unknown_outcome"):
-        broken = EffectFailed(error=error, type="Inner", message="it broke")  # type: ignore[arg-type]  # one of its classes
+        broken = EffectFailed(error=error, type="Inner", message="it broke")
         yield Tried(f"inner run: {error}", broken)
 
 

@@ -21,34 +21,24 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from activities.contracts import Effect, PersonDecided
+from activities.contracts import PersonDecided
 from workflows.kernel.context import Context
 from workflows.kernel.errors import MachineError, author_place
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.machine import COMMON_EXITS, Exit, state_name
-from workflows.kernel.properties import Moment, Property
+from workflows.kernel.machine import Exit, state_name
+from workflows.kernel.properties import Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import Transition, advance, start
 from workflows.verify.domain import Domain
 from workflows.verify.lens import RecordingLens, fact_of
+from workflows.verify.moments import ENDS, PropertyBug, Turn, bug_of, exit_problem, moment_text, moments_of
 
-__all__ = ["Explored", "PropertyBug", "Turn", "Violation", "explore"]
+__all__ = ["Explored", "Violation", "explore"]
 
 NOW = 0.0
 """What the clock shows."""
 MAX_STATES = 400_000
 """States kept at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One answer on the way to a violation."""
-
-    state: str
-    effect: Effect[Any]
-    text: str
-    """The answer in words."""
-    answer: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +52,10 @@ class Violation:
     turns: tuple[Turn, ...]
     place: str = ""
     """The author's file and line, where there is one."""
+    shown: str = ""
+    """What was asked or has happened when it broke, in words."""
+    rounds: int = 0
+    """So many answers at the end lead back to where they began."""
 
 
 @dataclass
@@ -84,14 +78,8 @@ class Explored:
     violations: dict[str, Violation] = field(default_factory=dict)
     needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """State -> what tells its runs apart."""
-    rounds: str = ""
-    """A way on which a run can go round for ever, until `max_transitions`; empty: there is none."""
     still: tuple[str, ...] = ()
     """What of `run` was read and stands still."""
-
-
-class PropertyBug(Exception):
-    """A property's own function raised; the text names it, with file and line."""
 
 
 @dataclass(slots=True)
@@ -183,11 +171,10 @@ class _Exploration:
         self.entered: list[Snapshot] = []
         self.program = replace(program, lens=self.lens, observer=self._observe)
         self.machine, self.domain, self.properties = program.machine, domain, tuple(properties)
-        self.exits = {*program.machine.exits, *COMMON_EXITS}
         self.found = Explored()
         self.came_from: dict[bytes, tuple[bytes, Turn] | None] = {}
-        self.leads: dict[bytes, list[tuple[bytes, bool]]] = {}
-        """Place -> the places behind it, and whether a person has led there."""
+        self.leads: dict[bytes, list[tuple[bytes, Turn]]] = {}
+        """Place -> the places that it leads to by answers of other than people."""
         self.dirty = False
         self.prints = _Prints()
         self.first: Context | None = None
@@ -214,8 +201,7 @@ class _Exploration:
                 self.found.waiting = len(waiting)
                 progress(self.found)
         self.found.waiting, self.found.states = len(waiting), len(self.came_from)
-        if self.found.complete:
-            self.found.rounds = self._round()
+        self._find_round()
         return True
 
     def _observe(self, snapshot: Snapshot, what: Any) -> None:
@@ -253,8 +239,8 @@ class _Exploration:
             self._check_exit(node, turn, after)
             return None
         key = self._key(after, memories)
-        if node is not None:
-            self.leads.setdefault(node.key, []).append((key, isinstance(turn.answer, PersonDecided)))  # type: ignore[union-attr]  # with a node comes a turn
+        if node is not None and turn is not None and not isinstance(turn.answer, PersonDecided):
+            self.leads.setdefault(node.key, []).append((key, turn))
         if key in self.came_from:
             return None
         self.came_from[key] = (node.key, turn) if node and turn else None
@@ -297,17 +283,17 @@ class _Exploration:
         for record in after.records:
             if record.error and record.event not in ("Closed",):
                 self._violated(record.event, record.error, node, turn, place=after.place)
-            if record.to and record.event in {kind.__name__ for kind in self.machine.rows.get(record.state, {})}:
+            if record.to and record.event in {
+                kind.__name__ for kind in self.machine.rows.get(record.state, {})
+            }:
                 self.found.arrows.add((record.state, record.event, record.to))
 
     def _check_exit(self, node: _Node | None, turn: Turn | None, after: Suspension) -> None:
         assert after.exit is not None
-        reason = after.exit.reason
-        self.found.ends[reason] += 1
-        if reason not in self.exits:
-            self._violated("declared exits", f"the exit reason {reason!r} is not in `exits`", node, turn)
-        if reason == "max_transitions":
-            self._violated("every run ends by itself", "`max_transitions` has ended it", node, turn)
+        self.found.ends[after.exit.reason] += 1
+        name, detail = exit_problem(after)
+        if name:
+            self._violated(name, detail, node, turn)
         unread = self.needs.of_results - self.needs.of.get(after.snapshot.state, set())
         if unread and self._end_depends(after, unread):
             for fact in unread:
@@ -332,20 +318,18 @@ class _Exploration:
         """The properties' memories behind what has happened."""
         if not self.properties:
             return ()
-        moments = list(self._moments(node, turn, after))
+        before = (node.suspension, turn) if node and turn else None
+        moments = list(moments_of(before, after, self.entered, self.lens.context))
         later = []
-        for one, memory in zip(self.properties, memories, strict=True):
+        for one, before_all in zip(self.properties, memories, strict=True):
+            memory = before_all
             for moment in moments:
                 try:
                     memory, broken = one.step(memory, moment)
                 except Exception as error:
-                    place = author_place(error, None, None)
-                    raise PropertyBug(
-                        f"the property {one.name!r} raised {type(error).__name__}: {error}"
-                        f"{f' ({place})' if place else ''}; it was shown: {moment.kind} in {moment.state}"
-                    ) from error
+                    raise PropertyBug(bug_of(one, moment, error)) from error
                 if broken:
-                    self._violated(one.name, "", node, turn, built_in=False)
+                    self._violated(one.name, "", node, turn, shown=moment_text(moment))
             later.append(memory)
         for what, where, fact in self.lens.happened:
             if what == "read":
@@ -353,40 +337,13 @@ class _Exploration:
         self.lens.happened.clear()
         return tuple(later)
 
-    def _moments(self, node: _Node | None, turn: Turn | None, after: Suspension) -> Iterator[Moment]:
-        if node is not None and turn is not None:
-            context = self.lens.context(node.suspension.snapshot.context, turn.state)
-            yield Moment("answered", turn.state, context, effect=turn.effect, answer=turn.answer)
-        entered = iter(self.entered)
-        for record in after.records:
-            if record.to is None or (node is None and record.seq == 0):
-                if record.seq == 0:
-                    next(entered, None)
-                continue
-            snapshot = next(entered, None) or after.snapshot
-            context = self.lens.context(snapshot.context, record.to)
-            yield Moment("moved", record.state, context, event=record.event, to=record.to)
-        state = after.snapshot.state
-        context = self.lens.context(after.snapshot.context, state)
-        if after.exit is not None:
-            yield Moment("ended", state, context, exit=after.exit)
-        elif after.effect is not None:
-            yield Moment("asked", state, context, effect=after.effect)
-
-    def _violated(
-        self,
-        name: str,
-        detail: str,
-        node: _Node | None,
-        turn: Turn | None,
-        *,
-        built_in: bool = True,
-        place: str = "",
-    ) -> None:
-        known = f"{name}: {detail}" if built_in else name
+    def _violated(self, name: str, detail: str, node: _Node | None, turn: Turn | None, **where: str) -> None:
+        """Keep the first, and so a shortest, way to it."""
+        known = f"{name}: {detail}" if detail else name
         if known not in self.found.violations:
             turns = (*self._way(node.key), turn) if node and turn else ()
-            self.found.violations[known] = Violation(name, built_in, detail, turns, place)
+            built_in = name not in {one.name for one in self.properties}
+            self.found.violations[known] = Violation(name, built_in, detail, turns, **where)
 
     def _way(self, key: bytes) -> tuple[Turn, ...]:
         turns: list[Turn] = []
@@ -420,31 +377,31 @@ class _Exploration:
             return s.conversation.digests[s.entered.said]
         return self.prints.of(fact_of(s.conversation.messages[: s.entered.said], name))
 
-    def _round(self) -> str:
-        """A way round that no person leads: on it a run goes on for ever."""
-        graph = {key: [to for to, person in behind if not person] for key, behind in self.leads.items()}
+    def _find_round(self) -> None:
+        """A way round that no person leads: on it a run goes on until `max_transitions`."""
         done: set[bytes] = set()
-        for root in graph:
-            path: dict[bytes, Iterator[bytes]] = {}
-            key = root
-            while key not in done:
-                path.setdefault(key, iter(graph.get(key, ())))
-                following = next(path[key], None)
+        for root in self.leads:
+            path: dict[bytes, Iterator[tuple[bytes, Turn]]] = {root: iter(self.leads[root])}
+            turns: list[Turn] = []
+            while path and root not in done:
+                key = next(reversed(path))
+                following = next((one for one in path[key] if one[0] not in done), None)
                 if following is None:
                     done.add(key)
                     del path[key]
-                    if not path:
-                        break
-                    key = next(reversed(path))
-                elif following in path:
-                    return self._round_text([*path][[*path].index(following) :])
-                elif following not in done:
-                    key = following
-        return ""
+                    del turns[-1:]
+                elif following[0] in path:
+                    start = [*path].index(following[0])
+                    self._goes_round(following[0], (*turns[start:], following[1]))
+                    return
+                else:
+                    path[following[0]] = iter(self.leads.get(following[0], ()))
+                    turns.append(following[1])
 
-    def _round_text(self, keys: list[bytes]) -> str:
-        turns = [came[1] for key in [*keys[1:], keys[0]] if (came := self.came_from.get(key))]
-        return ", ".join(dict.fromkeys(f"{turn.state}: {turn.text}" for turn in turns))
+    def _goes_round(self, key: bytes, turns: tuple[Turn, ...]) -> None:
+        way = self._way(key)
+        violation = Violation(ENDS, True, "it can go round for ever", (*way, *turns), rounds=len(turns))
+        self.found.violations.setdefault(ENDS, violation)
 
 
 def _gist(exit: Exit) -> tuple[Any, ...]:
@@ -470,7 +427,9 @@ class _Prints:
         known = self._known.get(id(value))
         if known is None or known[0] is not value:
             text = repr(_bare(value))
-            short = text if len(text) < 64 else hashlib.blake2b(text.encode(errors="surrogatepass")).hexdigest()
+            short = (
+                text if len(text) < 64 else hashlib.blake2b(text.encode(errors="surrogatepass")).hexdigest()
+            )
             self._known[id(value)] = known = (value, short)
         return known[1]
 

@@ -5,8 +5,8 @@ the run such as the newest reply. Nobody declares these reads, and nothing is gu
 stand-ins of the context and the run that note each read. Reads of the whole (`model_dump()`, `==`, `repr`)
 count as reads of every field.
 
-Time, money and messages from people stand still: `run.now`, `run.ledger`, `run.notes` and `run.inbox` show the
-same throughout. A digest of the conversation equals no earlier one, as in a run without rollback.
+Time, money and messages from people stand still: `run.now`, `run.ledger`, `run.notes` and `run.inbox` show
+the same throughout. A digest of the conversation equals no earlier one, as in a run without rollback.
 """
 
 from __future__ import annotations
@@ -41,19 +41,18 @@ class RecordingLens:
         self.happened: list[tuple[str, str, Any]] = []
         """`("read", state, fact)` and `("wrote", state, fields)`, since it was emptied; `entered` is added by
         whoever watches the run."""
-        self._kinds: dict[tuple[type[Context], str], type[Context]] = {}
+        self._kinds: dict[tuple[type[Context], str], Any] = {}
         self._readers: dict[str, Read] = {}
         self._digests = count(1)
 
     def context(self, context: Context, state: str) -> Context:
         """The same context; what is read of it is noted."""
-        return _stand_in(context, self.kind(type(context), state))
+        shown: Context = _stand_in(context, self.kind(type(context), state))
+        return shown
 
     def run(self, run: Run, state: str) -> Run:
         """The same run; what is read of it is noted."""
-        shown = SeenRun(
-            run.options, run.prepared, run.input, run.state, run.step, run.visit, run.counts
-        )
+        shown = SeenRun(run.options, run.prepared, run.input, run.state, run.step, run.visit, run.counts)
         shown.begin(self.reader(state), self._digests)
         return shown
 
@@ -62,7 +61,7 @@ class RecordingLens:
         fields = frozenset(name for name, value in patch.items() if not isinstance(value, Append))
         self.happened.append(("wrote", state, fields))
 
-    def kind(self, kind: type[Context], state: str) -> type[Context]:
+    def kind(self, kind: type[Context], state: str) -> Any:
         """The class of stand-ins for contexts of this class in this state."""
         if (kind, state) not in self._kinds:
             self._kinds[kind, state] = _recording(kind, self.reader(state))
@@ -78,7 +77,7 @@ class RecordingLens:
 # -- the context --------------------
 
 
-def _stand_in(context: Context, kind: type[Context]) -> Context:
+def _stand_in(context: Any, kind: Any) -> Any:
     """It shares the values with the context, so that it costs nothing to make."""
     made = object.__new__(kind)
     for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
@@ -86,37 +85,57 @@ def _stand_in(context: Context, kind: type[Context]) -> Context:
     return made
 
 
-def _recording(kind: type[Context], read: Read) -> type[Context]:
-    """A class like this one whose instances note what is read of them."""
-    fields = frozenset(kind.model_fields)
+class _Recording:
+    """Mixed into a context's class: its instances note what is read of them."""
 
-    def read_all() -> None:
-        for name in fields:
-            read(name)
+    _bare: type[Any]
+    """The context's own class."""
+    _fields: frozenset[str]
+    _read: Callable[[str], None]
 
-    def attribute(self: Any, name: str) -> Any:
-        if name in fields:
-            read(name)
+    def __getattribute__(self, name: str) -> Any:
+        mine = object.__getattribute__(self, "__class__")
+        if name in mine._fields:
+            mine._read(name)
         elif name in WHOLE:
-            read_all()
+            _read_all(mine)
         return object.__getattribute__(self, name)
 
-    def bare(self: Any) -> Any:
-        return _stand_in(self, kind)
+    def after(self, patch: Patch) -> Any:
+        mine = object.__getattribute__(self, "__class__")
+        return _stand_in(mine._bare.after(_stand_in(self, mine._bare), patch), mine)
 
-    def after(self: Any, patch: Patch) -> Any:
-        return _stand_in(kind.after(bare(self), patch), type(self))
 
-    def whole(method: str) -> Callable[..., Any]:
-        def called(self: Any, *given: Any) -> Any:
-            read_all()
-            return getattr(kind, method)(bare(self), *given)
+def _read_all(mine: Any) -> None:
+    for name in mine._fields:
+        mine._read(name)
 
-        return called
 
-    methods = {name: whole(name) for name in ("__eq__", "__iter__", "__repr__", "__str__", "__hash__")}
-    space = {"__getattribute__": attribute, "after": after, "__module__": kind.__module__, **methods}
-    return type(kind)(kind.__name__, (kind,), space)
+def _whole(method: str) -> Callable[..., Any]:
+    """The method of the context itself, which reads all of it."""
+
+    def called(self: Any, *given: Any) -> Any:
+        mine = object.__getattribute__(self, "__class__")
+        _read_all(mine)
+        return getattr(mine._bare, method)(_stand_in(self, mine._bare), *given)
+
+    return called
+
+
+METHODS = {name: _whole(name) for name in ("__eq__", "__iter__", "__repr__", "__str__", "__hash__")}
+
+
+def _recording(kind: type[Context], read: Read) -> Any:
+    """A class like this one whose instances note what is read of them."""
+    make: Any = type(Context)
+    made = make(kind.__name__, (_Recording, kind), {**METHODS, "__module__": kind.__module__})
+    for name, value in (
+        ("_bare", kind),
+        ("_fields", frozenset(kind.model_fields)),
+        ("_read", staticmethod(read)),
+    ):
+        type.__setattr__(made, name, value)
+    return made
 
 
 # -- the run --------------------
@@ -159,16 +178,33 @@ def fact_of(messages: tuple[Message, ...], name: str) -> Any:
     return None if newest is None else messages[newest]
 
 
-class _SeenConversation(Conversation):
-    """A conversation that notes when its messages are read, and hands out digests that nothing equals."""
+class _SeenConversation:
+    """Stands in for a conversation: it notes when the messages are read, and hands out digests that nothing
+    equals."""
 
     __slots__ = ("_made", "_read", "_said")
 
     def __init__(self, said: Conversation, read: Read, digests: Iterator[int]) -> None:
         self._said, self._read, self._made = said, read, digests
 
+    def __getattr__(self, name: str) -> Any:
+        self._read("run.conversation")
+        return getattr(self._said, name)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __eq__(self, other: object) -> bool:
+        return self.messages == tuple(other) if isinstance(other, Conversation | _SeenConversation) else False
+
+    def __hash__(self) -> int:
+        return hash(self.messages)
+
     @property
-    def messages(self) -> tuple[Message, ...]:  # type: ignore[override]  # the stand-in notes the read
+    def messages(self) -> tuple[Message, ...]:
         """All messages."""
         self._read("run.conversation")
         return self._said.messages
@@ -181,13 +217,13 @@ class _SeenConversation(Conversation):
     @property
     def digest(self) -> str:
         """A digest that nothing equals."""
-        return self.digests[-1]  # type: ignore[no-any-return]  # of a sequence of our own
+        return f"digest {next(self._made)}"
 
-    def add(self, *messages: Message) -> Conversation:
+    def add(self, *messages: Message) -> _SeenConversation:
         """See `Conversation`."""
         return _SeenConversation(self._said.add(*messages), self._read, self._made)
 
-    def until(self, length: int) -> Conversation:
+    def until(self, length: int) -> _SeenConversation:
         """See `Conversation`."""
         return _SeenConversation(self._said.until(length), self._read, self._made)
 
@@ -198,4 +234,3 @@ class _Digests:
 
     def __getitem__(self, at: int) -> str:
         return f"digest {next(self._made)}"
-

@@ -1,10 +1,11 @@
-"""A few values of a JSON schema: each choice that it names, the ends of each range, and what does not fit."""
+"""A few values of a JSON schema: each choice that it names, the ends of ranges, and what may be left out."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, JsonValue, TypeAdapter
@@ -15,9 +16,9 @@ __all__ = ["samples", "schema_of"]
 
 Words = Mapping[str, Sequence[JsonValue]]
 """Name of a property -> the values that are tried for it."""
-COMBINED = 48
+MAX_COMBINED = 48
 """Choices of all properties are combined up to so many objects; beyond that one is varied at a time."""
-DEPTH = 4
+MAX_DEPTH = 4
 """Levels of nested lists and objects."""
 FORMATS = {
     "date": "2026-01-01",
@@ -27,6 +28,7 @@ FORMATS = {
     "uri": "https://example.org",
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
+"""Format of a text -> one that has it."""
 
 
 def schema_of(form: Any) -> JsonObject:
@@ -40,111 +42,115 @@ def schema_of(form: Any) -> JsonObject:
 
 def samples(schema: JsonObject, words: Words) -> list[Any]:
     """Values that fit the schema, the plainest first; at most some dozens."""
-    return _distinct(_values(schema, schema, words, DEPTH))
+    return _distinct(_Samples(schema, words).of(schema, MAX_DEPTH))
 
 
-def _values(schema: Any, root: JsonObject, words: Words, depth: int) -> list[Any]:
-    if not isinstance(schema, Mapping):
-        return ["x"]
-    if "$ref" in schema:
-        return _values(_resolved(str(schema["$ref"]), root), root, words, depth)
-    if "const" in schema:
-        return [schema["const"]]
-    if "enum" in schema:
-        return list(schema["enum"])
-    for union in ("anyOf", "oneOf"):
-        if union in schema:
-            return [value for one in schema[union] for value in _values(one, root, words, depth)]
-    if "allOf" in schema:
-        return _values({**schema["allOf"][0], **{k: v for k, v in schema.items() if k != "allOf"}}, root, words, depth)
-    kind = schema.get("type", "object" if "properties" in schema else None)
-    if isinstance(kind, list):
-        return [value for one in kind for value in _values({**schema, "type": one}, root, words, depth)]
-    return _of_type(kind, schema, root, words, depth)
+class _Samples:
+    def __init__(self, root: JsonObject, words: Words) -> None:
+        self.root, self.words = root, words
 
+    def of(self, schema: Any, depth: int) -> list[Any]:
+        """Values of this part of the schema."""
+        schema = self._plain(schema)
+        if "const" in schema:
+            return [schema["const"]]
+        if "enum" in schema:
+            return list(schema["enum"])
+        kind = schema.get("type", "object" if "properties" in schema else None)
+        choices = schema.get("anyOf") or schema.get("oneOf")
+        if isinstance(kind, list):
+            choices = [{**schema, "type": one} for one in kind]
+        if choices:
+            return [value for one in choices for value in self.of(one, depth)]
+        return self._of_type(kind, schema, depth)
 
-def _of_type(kind: Any, schema: Any, root: JsonObject, words: Words, depth: int) -> list[Any]:
-    match kind:
-        case "boolean":
-            return [False, True]
-        case "null":
-            return [None]
-        case "integer" | "number":
-            return _numbers(schema, 1 if kind == "integer" else 0.5)
-        case "array":
-            return _lists(schema, root, words, depth)
-        case "object":
-            return _objects(schema, root, words, depth)
-        case "string":
-            return _texts(schema)
-    return ["x"]
+    def _plain(self, schema: Any) -> Mapping[str, Any]:
+        """With what it refers to, and the first of what must hold together."""
+        if not isinstance(schema, Mapping):
+            return {}
+        if "$ref" in schema:
+            found: Any = self.root
+            for part in str(schema["$ref"]).removeprefix("#/").split("/"):
+                found = found.get(part) if isinstance(found, Mapping) else None
+            return self._plain(found)
+        if "allOf" in schema:
+            return {**self._plain(schema["allOf"][0]), **{k: v for k, v in schema.items() if k != "allOf"}}
+        return schema
 
+    def _of_type(self, kind: Any, schema: Mapping[str, Any], depth: int) -> list[Any]:
+        match kind:
+            case "boolean":
+                return [False, True]
+            case "null":
+                return [None]
+            case "integer" | "number":
+                return _numbers(schema, 1 if kind == "integer" else 0.5)
+            case "array":
+                return self._lists(schema, depth)
+            case "object":
+                return self._objects(schema, depth)
+        return _texts(schema)
 
-def _numbers(schema: Any, step: float) -> list[Any]:
-    """Both ends of the range, and one value inside."""
-    low = schema.get("minimum", schema.get("exclusiveMinimum", None))
-    high = schema.get("maximum", schema.get("exclusiveMaximum", None))
-    if low is not None and "minimum" not in schema:
-        low += step
-    if high is not None and "maximum" not in schema:
-        high -= step
-    first = low if low is not None else min(0, high) if high is not None else 0
-    second = high if high is not None else first + 1
-    return sorted({first, second})
+    def _lists(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
+        if fixed := schema.get("prefixItems"):
+            return [list(row) for row in _combined([self.of(one, depth - 1) for one in fixed])]
+        least = schema.get("minItems", 0)
+        inner = self.of(schema.get("items", {}), depth - 1) if depth else []
+        return [*([value] * max(least, 1) for value in inner), *([] if least else [[]])]
 
+    def _objects(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
+        """The choices of all properties combined, where they are few; else one property is varied at a time.
+        Then without each property that may be left out."""
+        named = schema.get("properties", {})
+        if depth == 0 or not named:
+            return [{}, *(self._maps(schema, depth) if depth else [])]
+        choices = {
+            name: list(self.words[name]) if name in self.words else _distinct(self.of(one, depth - 1))
+            for name, one in named.items()
+        }
+        plain = {name: values[0] for name, values in choices.items() if values}
+        found = [dict(zip(choices, row, strict=True)) for row in _combined(list(choices.values()))]
+        optional = [name for name in named if name not in schema.get("required", ())]
+        return found + [{n: v for n, v in plain.items() if n != name} for name in optional]
 
-def _texts(schema: Any) -> list[Any]:
-    if "format" in schema and schema["format"] in FORMATS:
-        return [FORMATS[schema["format"]]]
-    if given := [*schema.get("examples", ()), *([schema["default"]] if schema.get("default") else [])]:
-        return given
-    least, most = schema.get("minLength", 0), schema.get("maxLength", 10**6)
-    return ["x" * least] if least else ["x"[:most], ""]
-
-
-def _lists(schema: Any, root: JsonObject, words: Words, depth: int) -> list[Any]:
-    least = schema.get("minItems", 0)
-    if fixed := schema.get("prefixItems"):
-        return [list(row) for row in itertools.islice(
-            itertools.product(*(_values(one, root, words, depth - 1) for one in fixed)), COMBINED)]  # fmt: skip
-    if depth == 0:
-        return [[]]
-    inner = _values(schema.get("items", {}), root, words, depth - 1)
-    lists = [[value] * max(least, 1) for value in inner]
-    return lists if least else [*lists, []]
-
-
-def _objects(schema: Any, root: JsonObject, words: Words, depth: int) -> list[Any]:
-    """The choices of all properties combined, where they are few; else one property is varied at a time. Then
-    without each property that may be left out."""
-    named = schema.get("properties", {})
-    if depth == 0 or not named:
-        names = _values(schema["propertyNames"], root, words, 0) if "propertyNames" in schema else ["x"]
+    def _maps(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
+        """Objects with any names, each with one entry."""
         inner = schema.get("additionalProperties")
-        if not isinstance(inner, Mapping) or depth == 0:
-            return [{}]
-        return [{}, *({name: value} for name in names for value in _values(inner, root, words, depth - 1))]
-    choices = {
-        name: list(words[name]) if name in words else _distinct(_values(one, root, words, depth - 1))
-        for name, one in named.items()
-    }
-    plain = {name: values[0] for name, values in choices.items() if values}
-    total = 1
-    for values in choices.values():
-        total *= max(len(values), 1)
-    if total <= COMBINED:
-        found = [dict(zip(choices, row, strict=True)) for row in itertools.product(*choices.values())]
-    else:
-        found = [plain, *({**plain, name: one} for name, values in choices.items() for one in values[1:])]
-    optional = [name for name in named if name not in schema.get("required", ())]
-    return found + [{n: v for n, v in plain.items() if n != name} for name in optional]
+        if not isinstance(inner, Mapping):
+            return []
+        names = self.of(schema.get("propertyNames", {}), 0)
+        return [{str(name): value} for name in names for value in self.of(inner, depth - 1)]
 
 
-def _resolved(reference: str, root: JsonObject) -> Any:
-    found: Any = root
-    for part in reference.removeprefix("#/").split("/"):
-        found = found.get(part, {}) if isinstance(found, Mapping) else {}
-    return found
+def _combined(choices: list[list[Any]]) -> Iterable[Sequence[Any]]:
+    """All rows of one choice each, where they are few; else the first row, and it with one choice changed."""
+    if math.prod(len(values) for values in choices) <= MAX_COMBINED:
+        return itertools.product(*choices)
+    first = [values[0] for values in choices]
+    changed = (
+        [*first[:at], value, *first[at + 1 :]] for at, values in enumerate(choices) for value in values[1:]
+    )
+    return [first, *changed]
+
+
+def _numbers(schema: Mapping[str, Any], step: float) -> list[Any]:
+    """Both ends of the range; without an end, the next number."""
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is None and (above := schema.get("exclusiveMinimum")) is not None:
+        low = above + step
+    if high is None and (below := schema.get("exclusiveMaximum")) is not None:
+        high = below - step
+    first = low if low is not None else 0 if high is None else min(0, high)
+    return sorted({first, first + 1 if high is None else high})
+
+
+def _texts(schema: Mapping[str, Any]) -> list[Any]:
+    if schema.get("format") in FORMATS:
+        return [FORMATS[schema["format"]]]
+    if given := [*schema.get("examples", ()), *filter(None, [schema.get("default")])]:
+        return given
+    least = schema.get("minLength", 0)
+    return ["x" * least] if least else ["x", ""]
 
 
 def _distinct(values: list[Any]) -> list[Any]:

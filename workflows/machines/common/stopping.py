@@ -79,8 +79,8 @@ class SeenCall:
 def policy_view(
     mode: Literal["tools", "code"], c: Any, run: Run, calls: Sequence[SeenCall], last_result: str
 ) -> dict[str, Any]:
-    """What policies are shown of a run. `memory` has what each of them remembers, by its key; `history` becomes
-    the messages once there is a policy to look at them."""
+    """What policies are shown of a run. `memory` has what each of them remembers, by its key; `history` is
+    read where there is a policy to look at it."""
     return {
         "mode": mode,
         "iteration": c.iteration,

@@ -1,0 +1,1 @@
+"""Verification as people use it: a machine or an agent is found, verified, and the report is drawn."""
