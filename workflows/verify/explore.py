@@ -337,7 +337,7 @@ class _Exploration:
         self.lens.happened.clear()
         return tuple(later)
 
-    def _violated(self, name: str, detail: str, node: _Node | None, turn: Turn | None, **where: str) -> None:
+    def _violated(self, name: str, detail: str, node: _Node | None, turn: Turn | None, **where: Any) -> None:
         """Keep the first, and so a shortest, way to it."""
         known = f"{name}: {detail}" if detail else name
         if known not in self.found.violations:

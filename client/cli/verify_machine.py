@@ -1,0 +1,164 @@
+"""`ratchet verify machine`: every run of a machine in a domain, and what must hold of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from client.agents.catalog import Catalog
+from client.cli import render
+from client.cli.options import CommonOptions, Json
+from client.errors import UsageError
+from client.runs.words import plain
+from client.server.workerconfig import Allowed
+
+if TYPE_CHECKING:
+    from client.proof.machine import Counterexample, MachineReport, ScenarioReport
+    from workflows.kernel.machine import Machine
+
+__all__ = ["machine"]
+
+Which = Annotated[
+    str, typer.Argument(help="File of a machine of your own, or name of a machine.", metavar="FILE|NAME")
+]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="The longest for each scenario.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder: each counterexample is written there, for `ratchet test`."),
+]
+Only = Annotated[
+    list[str] | None, typer.Option("--scenario", help="Only the scenario of this name; repeatable.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit code 1 also for what is not complete, or not known.")
+]
+
+
+async def machine(  # each is an option of the command
+    common: CommonOptions,
+    which: Which,
+    seconds: Seconds = 60,
+    scenario: Only = None,
+    out: Out = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> int:
+    """Try every run of a machine, in the domain that it prints: does what must hold, hold?
+
+    Explored is the code that runs, with every failure, decision and reply of the domain: docs/verification.md.
+    Each counterexample is played by the engine first. Exit code 0: nothing is violated; 1: something is.
+    """
+    from client.proof.machine import verify
+    from workflows.verify.moments import PropertyBug
+
+    settings = common.worker_settings(Allowed())
+    code = 0
+    for one in _machines(which, common):
+        catalog = Catalog.load(settings)
+        chosen = [each for each in one.scenarios if each.name in scenario] if scenario else []
+        if scenario and not chosen:
+            names = ", ".join(each.name for each in one.scenarios) or "none"
+            raise UsageError(f"{one.name} has no scenario {', '.join(scenario)}; it has: {names}")
+        with render.notes().status(f"{one.name}") as status:
+            try:
+                report = await asyncio.to_thread(
+                    verify, one, scenarios=chosen, tools=catalog.tools, seconds=seconds,
+                    progress=lambda name, found: status.update(
+                        f"{name}: {found.answers:,} answers, depth {found.depth}"
+                    ),
+                )  # fmt: skip
+            except (PropertyBug, ValueError) as error:
+                raise UsageError(f"{one.name}: {error}") from error
+        files = _written(report, out) if out else {}
+        if as_json:
+            render.print_json(_facts(report, files))
+        else:
+            render.out().print(plain(report.text))
+            for file in files.values():
+                render.note(f"written: {file}; `ratchet test {file}` fails while it is so")
+        code = max(code, 0 if report.ok and (report.complete or not strict) else 1)
+    return code
+
+
+def _machines(which: str, common: CommonOptions) -> tuple[Machine, ...]:
+    """Those that the file declares, or the one of that name. Raises UsageError."""
+    from activities.extensions import ExtensionError, declared, load_modules
+    from client.server.workerconfig import register_modules
+
+    settings = common.worker_settings(Allowed())
+    if which.endswith(".py"):
+        if not Path(which).is_file():
+            raise UsageError(f"there is no file {which}")
+        try:
+            found = tuple(one for one, _ in declared(load_modules([which]), "MACHINE"))
+        except ExtensionError as error:
+            raise UsageError(str(error)) from error
+        if not found:
+            raise UsageError(f"{which} declares no machine: a module does by `MACHINE = Machine(...)`")
+        register_modules([which])
+        return found
+    return (Catalog.load(settings).machine(which, None),)
+
+
+def _written(report: MachineReport, folder: Path) -> dict[str, Path]:
+    """A file for each counterexample that the engine has played, by the name of what it violates."""
+    from client.cassette.file import write_cassette
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for one in report.counterexamples:
+        if one.cassette is not None:
+            name = re.sub(r"[^a-z0-9]+", "-", f"{report.machine.name} {one.violation.name}".lower())
+            files[one.violation.name] = path = folder / f"{name.strip('-')[:80]}.yaml"
+            write_cassette(one.cassette, path)
+    return files
+
+
+def _facts(report: MachineReport, files: dict[str, Path]) -> dict[str, Any]:
+    return {
+        "machine": report.machine.name,
+        "version": report.machine.version,
+        "ok": report.ok,
+        "complete": report.complete,
+        "properties": [one.name for one in report.machine.properties],
+        "scenarios": [_scenario_facts(one) for one in report.scenarios],
+        "violations": list(_violation_facts(report, files)),
+    }
+
+
+def _scenario_facts(one: ScenarioReport) -> dict[str, Any]:
+    found = one.explored
+    return {
+        "name": one.scenario.name,
+        "complete": found.complete,
+        "states": found.states,
+        "answers": found.answers,
+        "depth": found.depth,
+        "waiting": found.waiting,
+        "seconds": round(found.seconds, 3),
+        "ends": dict(found.ends),
+        "untaken": [list(row) for row in one.never_taken],
+        "needs": found.needs,
+        "still": list(found.still),
+        "unknown_tools": list(one.made_up),
+    }
+
+
+def _violation_facts(report: MachineReport, files: dict[str, Path]) -> Iterator[dict[str, Any]]:
+    for one in report.counterexamples:
+        violation = one.violation
+        facts = {name: value for name, value in asdict(violation).items() if name != "turns"}
+        file = files.get(violation.name)
+        yield {
+            **facts,
+            "answers": [{"state": turn.state, "answer": turn.text} for turn in violation.turns],
+            "confirmed": one.cassette is not None,
+            "unconfirmed": one.unconfirmed,
+            "file": str(file) if file else None,
+        }
