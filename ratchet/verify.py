@@ -1,12 +1,13 @@
 """What must hold of every run of a machine, and verifying that it does.
 
-    from ratchet.verify import at_most, calls, decides, before, verify
+from ratchet.verify import at_most, calls, decides, before, verify
 
-    MACHINE = Machine(..., properties=[before("no payment without a yes", first=decides("approve"), then=calls("pay"))])
+ASKED = before("no payment without a yes", first=decides("approve"), then=calls("pay"))
+MACHINE = Machine(..., properties=[ASKED])
 
-    def test_it_holds() -> None:
-        report = verify(MACHINE)
-        assert report.ok, report.text
+def test_it_holds() -> None:
+    report = verify(MACHINE)
+    assert report.ok, report.text
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from workflows.kernel.properties import (
 )
 
 if TYPE_CHECKING:
-    from client.proof.machine import MachineReport as MachineReport
-    from client.proof.machine import verify as verify
+    from client.proof.machine import MachineReport
+    from client.proof.machine import verify
 
 __all__ = [
     "MachineReport",

@@ -1,4 +1,4 @@
-"""`ratchet verify`: what can be shown of a run that is over, by its name alone or that of a file."""
+"""`ratchet verify`: what can happen is known before it runs, and what a run did can be shown afterwards."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from client.cli.evidence import evidence
 from client.cli.options import command
+from client.cli.verify_machine import machine
 
 __all__ = ["app"]
 
@@ -40,9 +41,11 @@ class _Verify(TyperGroup):
 app = typer.Typer(
     name="verify",
     cls=_Verify,
-    help="Check what can be shown of runs. `ratchet verify evidence --help` has the options of RUN|FILE.",
+    help="Verify a machine before it runs, or what a run did. `ratchet verify evidence --help` has the "
+    "options of RUN|FILE.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+command(app)(machine)
 command(app)(evidence)

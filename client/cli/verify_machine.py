@@ -19,7 +19,7 @@ from client.runs.words import plain
 from client.server.workerconfig import Allowed
 
 if TYPE_CHECKING:
-    from client.proof.machine import Counterexample, MachineReport, ScenarioReport
+    from client.proof.machine import MachineReport, ScenarioReport
     from workflows.kernel.machine import Machine
 
 __all__ = ["machine"]
@@ -40,7 +40,7 @@ Strict = Annotated[
 ]
 
 
-async def machine(  # each is an option of the command
+async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
     common: CommonOptions,
     which: Which,
     seconds: Seconds = 60,
@@ -51,8 +51,9 @@ async def machine(  # each is an option of the command
 ) -> int:
     """Try every run of a machine, in the domain that it prints: does what must hold, hold?
 
-    Explored is the code that runs, with every failure, decision and reply of the domain: docs/verification.md.
-    Each counterexample is played by the engine first. Exit code 0: nothing is violated; 1: something is.
+    Explored is the code that runs, with every failure, decision and reply of the domain
+    (docs/verification.md). Each counterexample is played by the engine first. Exit code 0: nothing is
+    violated; 1: something is.
     """
     from client.proof.machine import verify
     from workflows.verify.moments import PropertyBug

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from activities.contracts import ToolSpec
+from activities.contracts import CallTools, JsonObject, ToolSpec
 from client.cassette.counterexample import NotConfirmed, confirmed
 from client.runs.words import counted
 from workflows.kernel.machine import Extensions, Machine, RunInput
@@ -37,6 +37,14 @@ STILL = {
     "run.notes": "messages from people",
     "run.inbox": "messages from people",
 }
+TEXT_ARGUMENT: JsonObject = {
+    "type": "object", "properties": {"text": {"enum": ["x"]}}, "required": ["text"],
+}  # fmt: skip
+STAND_INS = (
+    ToolSpec(name="look", description="Look something up.", effect="read", parameters=TEXT_ARGUMENT),
+    ToolSpec(name="pay", description="Pay.", effect="unsafe", parameters=TEXT_ARGUMENT),
+)
+"""Tools for a machine that takes any, in a scenario that brings none."""
 ANSWER_CHARS = 400
 """Characters of an answer in a report."""
 
@@ -240,6 +248,8 @@ def _with_tools(
     named = sorted({name for one in machine.states for name in one.tools or ()} - specs.keys())
     made_up = tuple(name for name in named if name not in known)
     specs |= {name: known.get(name) or open_tool(name) for name in named}
+    if not specs and any(CallTools in one.asks for one in machine.states):
+        specs = {spec.name: spec for spec in STAND_INS}
     return replace(scenario, tools=tuple(specs.values())), made_up
 
 

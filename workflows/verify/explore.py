@@ -30,7 +30,7 @@ from workflows.kernel.properties import Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import Transition, advance, start
 from workflows.verify.domain import Domain
-from workflows.verify.lens import RecordingLens, fact_of
+from workflows.verify.lens import FACTS, RecordingLens, fact_of
 from workflows.verify.moments import ENDS, PropertyBug, Turn, bug_of, exit_problem, moment_text, moments_of
 
 __all__ = ["Explored", "Violation", "explore"]
@@ -101,15 +101,18 @@ def explore(
     *,
     seconds: float = 60.0,
     clock: Callable[[], float],
+    merge: bool = True,
     progress: Callable[[Explored], None] = lambda found: None,
 ) -> Explored:
     """Try every answer of the domain in every state, for at most so many seconds by the clock.
+
+    Without `merge`, runs are told apart by everything that they hold.
 
     Raises PropertyBug, and ValueError for a program that cannot begin.
     """
     began, needs = clock(), _Needs(program)
     while True:
-        one = _Exploration(program, domain, properties, needs)
+        one = _Exploration(program, domain, properties, needs, merge=merge)
         if one.run(lambda: clock() - began < seconds, progress):
             break
     found = one.found
@@ -165,8 +168,15 @@ class _Needs:
 
 class _Exploration:
     def __init__(
-        self, program: Program, domain: Domain, properties: Sequence[Property], needs: _Needs
+        self,
+        program: Program,
+        domain: Domain,
+        properties: Sequence[Property],
+        needs: _Needs,
+        *,
+        merge: bool,
     ) -> None:
+        self.merge = merge
         self.lens, self.needs, self.plain = RecordingLens(), needs, program
         self.entered: list[Snapshot] = []
         self.program = replace(program, lens=self.lens, observer=self._observe)
@@ -356,7 +366,8 @@ class _Exploration:
 
     def _key(self, suspension: Suspension, memories: tuple[Any, ...]) -> bytes:
         s = suspension.snapshot
-        needed = sorted(self.needs.of.get(s.state, ()))
+        everything = {*self.machine.context.model_fields, *(f"run.{fact}" for fact in FACTS)}
+        needed = sorted(self.needs.of.get(s.state, set()) if self.merge else everything)
         parts = [s.state, *(self._value(fact, s) for fact in needed)]
         parts += [f"{moment.asked}={self.prints.of(moment.answer)}" for moment in s.moments]
         parts.append(repr(memories))
