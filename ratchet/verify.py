@@ -40,8 +40,7 @@ from workflows.kernel.properties import (
 )
 
 if TYPE_CHECKING:
-    from client.proof.machine import MachineReport
-    from client.proof.machine import verify
+    from client.proof.machine import MachineReport, verify
 
 __all__ = [
     "MachineReport",

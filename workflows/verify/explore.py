@@ -94,7 +94,7 @@ class _Node:
     """Facts that the visit has overwritten since it began."""
 
 
-def explore(
+def explore(  # noqa: PLR0913  # what is explored, and how long
     program: Program,
     domain: Domain,
     properties: Sequence[Property] = (),
@@ -349,7 +349,7 @@ class _Exploration:
 
     def _violated(self, name: str, detail: str, node: _Node | None, turn: Turn | None, **where: Any) -> None:
         """Keep the first, and so a shortest, way to it."""
-        known = f"{name}: {detail}" if detail else name
+        known = f"{name}: {where.get('place') or detail}"
         if known not in self.found.violations:
             turns = (*self._way(node.key), turn) if node and turn else ()
             built_in = name not in {one.name for one in self.properties}

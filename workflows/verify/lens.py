@@ -117,7 +117,8 @@ def _whole(method: str) -> Callable[..., Any]:
     def called(self: Any, *given: Any) -> Any:
         mine = object.__getattribute__(self, "__class__")
         _read_all(mine)
-        return getattr(mine._bare, method)(_stand_in(self, mine._bare), *given)
+        bare = (_stand_in(one, mine._bare) if type(one) is mine else one for one in (self, *given))
+        return getattr(mine._bare, method)(*bare)
 
     return called
 

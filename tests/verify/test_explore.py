@@ -1,0 +1,326 @@
+"""Exploration: what it finds, and that merging runs loses nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from activities.contracts import AskModel, AskPerson, Message, ModelReplied, ToolSpec, do
+from tests.machines.play import program_of
+from workflows.kernel.context import Append, Context
+from workflows.kernel.machine import Event, Exit, Machine, Run, State, Visit, VisitEnd, state
+from workflows.kernel.properties import (
+    Property,
+    Scenario,
+    at_most,
+    enters,
+    event,
+    last,
+    never,
+)
+from workflows.verify.domain import Domain
+from workflows.verify.explore import Explored, explore
+from workflows.verify.moments import PropertyBug
+
+ENDLESS = 60.0
+
+
+def explored(
+    machine: Machine,
+    *properties: Property,
+    replies: Sequence[str] = ("yes", "no"),
+    merge: bool = True,
+    ticks: int | None = None,
+    tools: Sequence[ToolSpec] = (),
+) -> Explored:
+    """The machine with these replies alone; `ticks`: stop after so many looks at the clock."""
+    scenario = Scenario(
+        replies=tuple(replies),
+        without=frozenset({"transient", "fatal", "recoverable", "'It is forty-two.'", "''", "'It is', cut off"}),
+    )
+    clock = itertools.count(0, ENDLESS / ticks if ticks else 0.0)
+    return explore(
+        program_of(machine), Domain(scenario, {one.name: one for one in tools}), properties,
+        seconds=ENDLESS, clock=lambda: next(clock), merge=merge,
+    )  # fmt: skip
+
+
+# -- a small machine by hand --------------------
+
+
+class S(Enum):
+    ASK, JUDGE, END = "ask", "judge", "end"
+
+
+class Asked(Event): ...
+
+
+class Good(Event): ...
+
+
+class Bad(Event): ...
+
+
+class Options(BaseModel, frozen=True):
+    rounds: int = 3
+
+
+class Memory(Context):
+    said: str = ""
+    rounds: int = 0
+    log: tuple[str, ...] = ()
+    flag: bool = False
+
+
+@state(S.ASK, asks={AskModel}, reads={"rounds"}, writes={"said", "rounds", "log"}, counts="rounds")
+def ask(c: Memory, run: Run) -> Visit:
+    reply = yield from do(AskModel(say=(Message(role="user", content="well?"),), label="well"))
+    return {"said": reply.text, "rounds": c.rounds + 1, "log": Append(reply.text)}, Asked()
+
+
+@state(S.JUDGE, reads={"said", "rounds"}, writes={"flag"})
+def judge(c: Memory, run: Run) -> VisitEnd:
+    if c.said == "yes" or c.rounds >= run.options.rounds:
+        return {}, Good()
+    return {"flag": True}, Bad()
+
+
+def result(c: Memory, run: Run) -> Exit:
+    return Exit(reason="over", ok=True, answer=c.said, outcome={"log": list(c.log)})
+
+
+def small(**changes: Any) -> Machine:
+    given: dict[str, Any] = dict(
+        name="small", options=Options, context=Memory, begin=lambda input, options: Memory(),
+        initial=S.ASK, table={S.ASK: {Asked: S.JUDGE}, S.JUDGE: {Good: S.END, Bad: S.ASK}},
+        states=[ask, judge], result=result, exits={"over": "it is over"},
+    )  # fmt: skip
+    return Machine(**{**given, **changes})
+
+
+def test_all_answers_are_tried_in_all_states() -> None:
+    found = explored(small())
+    assert found.complete and not found.violations
+    assert found.arrows == {("ask", "Asked", "judge"), ("judge", "Bad", "ask"), ("judge", "Good", "end")}
+    assert found.ends == {"over": 4}
+
+
+def test_counterexample_is_a_shortest_one() -> None:
+    found = explored(small(), at_most("two questions", 2, lambda x: x.kind == "asked"))
+    (one,) = found.violations.values()
+    assert [turn.text for turn in one.turns] == ["model: no", "model: no"]
+    assert (one.name, one.built_in, one.shown) == ("two questions", False, "ask asks: well")
+
+
+def test_what_is_only_appended_does_not_tell_runs_apart() -> None:
+    assert explored(small()).states == 3
+    assert explored(small(), merge=False).states == 3
+
+
+def test_field_that_only_a_property_reads_tells_runs_apart() -> None:
+    watching = never("a flag at the end", lambda x: x.kind == "ended" and x.context.flag)
+    assert [one.name for one in explored(small(), watching).violations.values()] == ["a flag at the end"]
+    assert "flag" in explored(small(), watching).needs["ask"]
+    assert "flag" not in explored(small()).needs.get("ask", ())
+
+
+@pytest.mark.parametrize("reads", [
+    lambda c, came_from: "no" if c.flag else "",
+    lambda c, came_from: "no" if c.model_dump()["flag"] else "",
+    lambda c, came_from: "no" if dict(c)["flag"] else "",
+    lambda c, came_from: "no" if "flag=True" in repr(c) else "",
+    lambda c, came_from: "no" if c == c.model_copy(update={"flag": True}) else "",
+    lambda c, came_from: "no" if c.after({"said": ""}).flag else "",
+])  # fmt: skip
+def test_field_that_only_an_invariant_reads_tells_runs_apart(reads: Any) -> None:
+    found = explored(small(states=[ask, judge, State(S.END, holds=reads)]))
+    assert any(one.name == "InvariantViolated" for one in found.violations.values())
+
+
+def test_run_that_goes_round_is_found_with_its_round() -> None:
+    @state(S.JUDGE, reads={"said"})
+    def patient(c: Memory, run: Run) -> VisitEnd:
+        return {}, Good() if c.said == "yes" else Bad()
+
+    @state(S.ASK, asks={AskModel}, writes={"said"}, counts="rounds")
+    def again(c: Memory, run: Run) -> Visit:
+        reply = yield from do(AskModel(say=(Message(role="user", content="well?"),), label="well"))
+        return {"said": reply.text}, Asked()
+
+    (one,) = explored(small(states=[again, patient])).violations.values()
+    assert (one.name, one.rounds) == ("every run ends by itself", 1)
+    assert [turn.text for turn in one.turns] == ["model: no"]
+
+
+def test_round_that_a_person_leads_is_none() -> None:
+    @state(S.ASK, asks={AskPerson}, writes={"said"}, counts="rounds")
+    def person(c: Memory, run: Run) -> Visit:
+        decided = yield from do(AskPerson(about="question", text="well?", options=("approve", "reject")))
+        return {"said": "yes" if decided.decision == "approve" else "no"}, Asked()
+
+    @state(S.JUDGE, reads={"said"})
+    def patient(c: Memory, run: Run) -> VisitEnd:
+        return {}, Good() if c.said == "yes" else Bad()
+
+    assert not explored(small(states=[person, patient])).violations
+
+
+def test_bug_of_the_author_is_named_with_its_line() -> None:
+    @state(S.JUDGE, reads={"said"})
+    def broken(c: Memory, run: Run) -> VisitEnd:
+        return {}, {"yes": Good, "no": Bad}[c.said + "!"]()
+
+    (one,) = explored(small(states=[ask, broken])).violations.values()
+    assert one.name == "no exception"
+    assert "KeyError" in one.detail
+    assert f"{__file__}, line" in one.place
+
+
+def test_undeclared_exit_is_found() -> None:
+    (one,) = explored(small(exits={})).violations.values()
+    assert (one.name, one.detail) == ("declared exits", "the exit reason 'over' is not in `exits`")
+
+
+def test_property_that_raises_is_named() -> None:
+    with pytest.raises(PropertyBug, match=r"the property 'mine' raised ZeroDivisionError: .*test_explore.py"):
+        explored(small(), never("mine", lambda x: 1 / 0))
+
+
+def test_exploration_that_is_cut_says_so() -> None:
+    found = explored(small(), ticks=3)
+    assert not found.complete
+    assert found.waiting > 0
+
+
+def test_newest_reply_tells_runs_apart_where_a_later_state_reads_it() -> None:
+    @state(S.JUDGE)
+    def by_reply(c: Memory, run: Run) -> VisitEnd:
+        return {}, Good() if run.reply is not None and run.reply.content == "yes" else Bad()
+
+    @state(S.ASK, asks={AskModel}, counts="rounds")
+    def again(c: Memory, run: Run) -> Visit:
+        yield from do(AskModel(say=(Message(role="user", content="well?"),), label="well"))
+        return {}, Asked()
+
+    found = explored(small(states=[again, by_reply]))
+    assert {event for _, event, _ in found.arrows} == {"Asked", "Good", "Bad"}
+    assert found.needs["judge"] == ("run.reply",)
+    assert found.needs.get("ask", ()) == ()
+
+
+# -- random machines: merged or not, the same is found --------------------
+
+FIELDS = ("a", "b", "c")
+STATES = Enum("STATES", {f"S{n}": f"s{n}" for n in range(4)})  # type: ignore[misc]  # made of data
+EVENTS: list[type[Event]] = [type(f"E{n}", (Event,), {}) for n in range(2)]
+
+
+class Cells(Context):
+    """Small numbers, and a list that some states look at."""
+
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    seen: tuple[int, ...] = ()
+
+
+plans = st.lists(
+    st.fixed_dictionaries({
+        "asks": st.booleans(),
+        "reads": st.sets(st.sampled_from([*FIELDS, "reply", "tail", "step", "seen", "list"]), max_size=3),
+        "writes": st.dictionaries(st.sampled_from(FIELDS), st.integers(0, 2), max_size=2),
+        "copies": st.none() | st.sampled_from(FIELDS),
+        "appends": st.booleans(),
+        "targets": st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    }),
+    min_size=3, max_size=3,
+)  # fmt: skip
+
+
+def visit_of(plan: dict[str, Any]) -> Any:
+    def number(c: Cells, run: Run) -> int:
+        total = 0
+        for name in sorted(plan["reads"]):
+            match name:
+                case "reply":
+                    total += len(run.reply.content) if run.reply else 0
+                case "tail":
+                    total += sum(len(one.content) for one in run.tail)
+                case "step":
+                    total += run.step
+                case "seen":
+                    total += sum(c.seen)
+                case "list":
+                    total += len(run.conversation)
+                case _:
+                    total += getattr(c, name)
+        return total
+
+    def visit(c: Cells, run: Run) -> Visit:
+        total = number(c, run)
+        if plan["asks"]:
+            reply = yield from do(AskModel(say=(Message(role="user", content=f"{total % 2}?"),), label="q"))
+            total += len(reply.text)
+        patch: dict[str, Any] = dict(plan["writes"])
+        if plan["copies"]:
+            patch["a"] = (total + getattr(c, plan["copies"])) % 3
+        if plan["appends"]:
+            patch["seen"] = Append(total % 3)
+        return patch, EVENTS[total % 2]()
+
+    return visit
+
+
+def machine_of(plans: list[dict[str, Any]]) -> Machine:
+    names = list(STATES)
+    every = {*FIELDS, "seen"}
+    table: dict[Any, Any] = {}
+    for at, plan in enumerate(plans):
+        # the first event always leads on, so that every state is reached and every run can end
+        table[names[at]] = {EVENTS[0]: names[at + 1], EVENTS[1]: names[plan["targets"][0]]}
+    states = [
+        State(name, visit_of(plan), frozenset(every), frozenset(every), frozenset({AskModel}), counts="entries")
+        for name, plan in zip(names, plans, strict=False)
+    ]
+    return Machine(
+        name="random", options=Options, context=Cells, begin=lambda input, options: Cells(),
+        initial=names[0], table=table, states=states, step=names[1], exits={"over": "it is over"},
+        result=lambda c, run: Exit(reason="over", ok=c.a == 0),
+        caps=lambda options: {"entries": 5},
+    )  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(plans)
+def test_merging_loses_nothing(found: list[dict[str, Any]]) -> None:
+    machine = machine_of(found)
+    watched = (
+        at_most("three of the second event", 3, event(EVENTS[1])),
+        never("c is two in the last state", lambda x: x.kind == "moved" and x.to == "s2" and x.context.c == 2),
+        last("the third state is the last that asks", enters("s2")),
+        never("a bad end", lambda x: x.kind == "ended" and not x.exit.ok),
+    )
+    merged = explored(machine, *watched, replies=("x", "yy"))
+    exact = explored(machine, *watched, replies=("x", "yy"), merge=False)
+    assert merged.complete and exact.complete
+    assert merged.states <= exact.states
+    assert merged.arrows == exact.arrows
+    assert set(merged.ends) == set(exact.ends)
+    assert set(merged.violations) == set(exact.violations)
+    lengths = {name: len(one.turns) for name, one in exact.violations.items()}
+    assert {name: len(one.turns) for name, one in merged.violations.items()} == lengths
+
+
+def test_reply_is_the_answer_of_a_model() -> None:
+    scenario = Scenario(replies=("yes",))
+    effect = AskModel(label="q", say=(Message(role="user", content="?"),))
+    texts = [one.text for one in Domain(scenario, {}).answers(effect)]
+    assert texts[0] == "model: yes"
+    assert any(isinstance(one.answer, ModelReplied) for one in Domain(scenario, {}).answers(effect))
