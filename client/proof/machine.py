@@ -123,7 +123,9 @@ class MachineReport:
     def counterexamples(self) -> tuple[Counterexample, ...]:
         """Of all scenarios, each violation once."""
         found = {
-            (c.violation.name, c.violation.place or c.violation.detail): c for one in self.scenarios for c in one.counterexamples
+            (c.violation.name, c.violation.place or c.violation.detail): c
+            for one in self.scenarios
+            for c in one.counterexamples
         }
         return tuple(found.values())
 

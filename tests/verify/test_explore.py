@@ -43,12 +43,14 @@ def explored(
     """The machine with these replies alone; `ticks`: stop after so many looks at the clock."""
     scenario = Scenario(
         replies=tuple(replies),
-        without=frozenset({"transient", "fatal", "recoverable", "'It is forty-two.'", "''", "'It is', cut off"}),
+        without=frozenset(
+            {"transient", "fatal", "recoverable", "'It is forty-two.'", "''", "'It is', cut off"}
+        ),
     )
     clock = itertools.count(0, ENDLESS / ticks if ticks else 0.0)
     return explore(
         program_of(machine), Domain(scenario, {one.name: one for one in tools}), properties,
-        seconds=ENDLESS, clock=lambda: next(clock), merge=merge,
+        seconds=ENDLESS, clock=lambda: next(clock), merge=merge, compare=50,
     )  # fmt: skip
 
 
@@ -286,7 +288,9 @@ def machine_of(plans: list[dict[str, Any]]) -> Machine:
         # the first event always leads on, so that every state is reached and every run can end
         table[names[at]] = {EVENTS[0]: names[at + 1], EVENTS[1]: names[plan["targets"][0]]}
     states = [
-        State(name, visit_of(plan), frozenset(every), frozenset(every), frozenset({AskModel}), counts="entries")
+        State(
+            name, visit_of(plan), frozenset(every), frozenset(every), frozenset({AskModel}), counts="entries"
+        )
         for name, plan in zip(names, plans, strict=False)
     ]
     return Machine(
@@ -303,13 +307,16 @@ def test_merging_loses_nothing(found: list[dict[str, Any]]) -> None:
     machine = machine_of(found)
     watched = (
         at_most("three of the second event", 3, event(EVENTS[1])),
-        never("c is two in the last state", lambda x: x.kind == "moved" and x.to == "s2" and x.context.c == 2),
+        never(
+            "c is two in the last state", lambda x: x.kind == "moved" and x.to == "s2" and x.context.c == 2
+        ),
         last("the third state is the last that asks", enters("s2")),
         never("a bad end", lambda x: x.kind == "ended" and not x.exit.ok),
     )
     merged = explored(machine, *watched, replies=("x", "yy"))
     exact = explored(machine, *watched, replies=("x", "yy"), merge=False)
     assert merged.complete and exact.complete
+    assert not merged.conflicts
     assert merged.states <= exact.states
     assert merged.arrows == exact.arrows
     assert set(merged.ends) == set(exact.ends)

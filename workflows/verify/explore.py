@@ -80,6 +80,10 @@ class Explored:
     """State -> what tells its runs apart."""
     still: tuple[str, ...] = ()
     """What of `run` was read and stands still."""
+    compared: int = 0
+    """Answers that merged runs were given beside those that they were merged with."""
+    conflicts: list[str] = field(default_factory=list)
+    """Where they went on otherwise: a fault of Ratchet."""
 
 
 @dataclass(slots=True)
@@ -102,17 +106,19 @@ def explore(  # noqa: PLR0913  # what is explored, and how long
     seconds: float = 60.0,
     clock: Callable[[], float],
     merge: bool = True,
+    compare: int = 0,
     progress: Callable[[Explored], None] = lambda found: None,
 ) -> Explored:
     """Try every answer of the domain in every state, for at most so many seconds by the clock.
 
-    Without `merge`, runs are told apart by everything that they hold.
+    Without `merge`, runs are told apart by everything that they hold. `compare`: so many runs that were merged
+    with another are advanced beside it by every answer; what differs then is a fault of the merge.
 
     Raises PropertyBug, and ValueError for a program that cannot begin.
     """
     began, needs = clock(), _Needs(program)
     while True:
-        one = _Exploration(program, domain, properties, needs, merge=merge)
+        one = _Exploration(program, domain, properties, needs, merge=merge, compare=compare)
         if one.run(lambda: clock() - began < seconds, progress):
             break
     found = one.found
@@ -175,8 +181,12 @@ class _Exploration:
         needs: _Needs,
         *,
         merge: bool,
+        compare: int,
     ) -> None:
-        self.merge = merge
+        self.merge, self.compare = merge, compare
+        self.waits: dict[bytes, Suspension] = {}
+        """Of each place the run that was explored, where merges are compared."""
+        self.merged: list[_Node] = []
         self.lens, self.needs, self.plain = RecordingLens(), needs, program
         self.entered: list[Snapshot] = []
         self.program = replace(program, lens=self.lens, observer=self._observe)
@@ -212,6 +222,7 @@ class _Exploration:
                 progress(self.found)
         self.found.waiting, self.found.states = len(waiting), len(self.came_from)
         self._find_round()
+        self._compare_merged()
         return True
 
     def _observe(self, snapshot: Snapshot, what: Any) -> None:
@@ -251,10 +262,15 @@ class _Exploration:
         key = self._key(after, memories)
         if node is not None and turn is not None and not isinstance(turn.answer, PersonDecided):
             self.leads.setdefault(node.key, []).append((key, turn))
+        later = _Node(key, after, memories, depth, overwritten)
         if key in self.came_from:
+            if len(self.merged) < self.compare:
+                self.merged.append(later)
             return None
         self.came_from[key] = (node.key, turn) if node and turn else None
-        return _Node(key, after, memories, depth, overwritten)
+        if self.compare:
+            self.waits[key] = after
+        return later
 
     def _follow(self, node: _Node | None, after: Suspension | None) -> frozenset[str]:
         """Learn from what was read and written on the way; what the present visit has overwritten."""
@@ -387,6 +403,27 @@ class _Exploration:
         if name == "conversation":
             return s.conversation.digests[s.entered.said]
         return self.prints.of(fact_of(s.conversation.messages[: s.entered.said], name))
+
+    def _compare_merged(self) -> None:
+        """Advance each merged run, and the one that it was merged with, by every answer."""
+        for node in self.merged:
+            other = replace(node, suspension=self.waits[node.key])
+            for tried in self.domain.answers(node.suspension.effect):  # type: ignore[arg-type]  # it waits for one
+                self.found.compared += 1
+                if self._led_to(node, tried.answer) != self._led_to(other, tried.answer):
+                    where = f"{node.suspension.snapshot.state}: {tried.text}"
+                    self.found.conflicts.append(where)
+
+    def _led_to(self, node: _Node, answer: Any) -> Any:
+        """All that can be told apart behind this answer."""
+        try:
+            after = advance(node.suspension, answer, now=NOW)
+        except Exception as error:  # noqa: BLE001  # a broken rule is what is compared, too
+            return type(error).__name__
+        rows = tuple((record.state, record.event, record.to) for record in after.records if record.to)
+        if after.exit is not None:
+            return rows, _gist(after.exit)
+        return rows, after.effect, self._key(after, node.memories)
 
     def _find_round(self) -> None:
         """A way round that no person leads: on it a run goes on until `max_transitions`."""
