@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from activities.contracts import PersonDecided
 from workflows.kernel.context import Context
-from workflows.kernel.errors import MachineError, author_place
+from workflows.kernel.errors import InputRefused, MachineError, author_place
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Exit, state_name
 from workflows.kernel.properties import Property
@@ -111,8 +111,8 @@ def explore(  # noqa: PLR0913  # what is explored, and how long
 ) -> Explored:
     """Try every answer of the domain in every state, for at most so many seconds by the clock.
 
-    Without `merge`, runs are told apart by everything that they hold. `compare`: so many runs that were merged
-    with another are advanced beside it by every answer; what differs then is a fault of the merge.
+    Without `merge`, runs are told apart by everything that they hold. `compare`: so many runs that were
+    merged with another are advanced beside it by every answer; what differs then is a fault of the merge.
 
     Raises PropertyBug, and ValueError for a program that cannot begin.
     """
@@ -201,10 +201,8 @@ class _Exploration:
 
     def run(self, goes_on: Callable[[], bool], progress: Callable[[Explored], None]) -> bool:
         """Explore; false: a fact turned out to be needed, and all begins again."""
-        suspension = start(self.program, now=NOW, ledger=Ledger())
-        self.first = self.entered[0].context if self.entered else suspension.snapshot.context
-        memories = tuple(one.first for one in self.properties)
-        waiting = deque([node] if (node := self._arrived(None, None, suspension, memories, 0)) else [])
+        first = self._started()
+        waiting = deque([first] if first else [])
         while waiting:
             if not goes_on() or len(self.came_from) > MAX_STATES:
                 self.found.complete = False
@@ -225,6 +223,17 @@ class _Exploration:
         self._compare_merged()
         return True
 
+    def _started(self) -> _Node | None:
+        try:
+            suspension = start(self.program, now=NOW, ledger=Ledger())
+        except InputRefused:
+            raise
+        except Exception as error:  # noqa: BLE001  # a bug of the author's is what is looked for
+            self._raised(error, None, None)
+            return None
+        self.first = self.entered[0].context if self.entered else suspension.snapshot.context
+        return self._arrived(None, None, suspension, tuple(one.first for one in self.properties), 0)
+
     def _observe(self, snapshot: Snapshot, what: Any) -> None:
         if what is None and not snapshot.moments:
             self.lens.happened.append(("entered", snapshot.state, snapshot))
@@ -238,16 +247,18 @@ class _Exploration:
         self.entered.clear()
         try:
             after = advance(node.suspension, turn.answer, now=NOW)
-        except MachineError as error:
-            self._violated(type(error).__name__, str(error), node, turn, place=error.place)
-            self._follow(node, None)
-            return None
         except Exception as error:  # noqa: BLE001  # a bug of the author's is what is looked for
-            place = author_place(error, None, None)
-            self._violated("no exception", f"{type(error).__name__}: {error}", node, turn, place=place)
-            self._follow(node, None)
+            self._raised(error, node, turn)
             return None
         return self._arrived(node, turn, after, node.memories, node.depth + 1)
+
+    def _raised(self, error: Exception, node: _Node | None, turn: Turn | None) -> None:
+        if isinstance(error, MachineError):
+            self._violated(type(error).__name__, str(error), node, turn, place=error.place)
+        else:
+            place = author_place(error, None, None)
+            self._violated("no exception", f"{type(error).__name__}: {error}", node, turn, place=place)
+        self._follow(node, None)
 
     def _arrived(
         self, node: _Node | None, turn: Turn | None, after: Suspension, memories: tuple[Any, ...], depth: int
