@@ -89,22 +89,11 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
 
 def _machines(which: str, common: CommonOptions) -> tuple[Machine, ...]:
     """Those that the file declares, or the one of that name. Raises UsageError."""
-    from activities.extensions import ExtensionError, declared, load_modules
-    from client.server.workerconfig import register_modules
+    from client.proof.machine import declared_machines
 
-    settings = common.worker_settings(Allowed())
     if which.endswith(".py"):
-        if not Path(which).is_file():
-            raise UsageError(f"there is no file {which}")
-        try:
-            found = tuple(one for one, _ in declared(load_modules([which]), "MACHINE"))
-        except ExtensionError as error:
-            raise UsageError(str(error)) from error
-        if not found:
-            raise UsageError(f"{which} declares no machine: a module does by `MACHINE = Machine(...)`")
-        register_modules([which])
-        return found
-    return (Catalog.load(settings).machine(which, None),)
+        return declared_machines(which)
+    return (Catalog.load(common.worker_settings(Allowed())).machine(which, None),)
 
 
 def _written(report: MachineReport, folder: Path) -> dict[str, Path]:

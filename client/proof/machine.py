@@ -11,11 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from activities.contracts import CallTools, JsonObject, ToolSpec
+from activities.extensions import ExtensionError, declared, load_modules
 from client.cassette.counterexample import NotConfirmed, confirmed
+from client.errors import UsageError
 from client.runs.words import counted
+from client.server.workerconfig import register_modules
 from workflows.kernel.machine import Extensions, Machine, RunInput
 from workflows.kernel.properties import Scenario
 from workflows.kernel.snapshot import Program
@@ -27,7 +31,7 @@ from workflows.verify.moments import BUILT_IN
 if TYPE_CHECKING:
     from client.cassette.file import Cassette
 
-__all__ = ["Counterexample", "MachineReport", "ScenarioReport", "verify"]
+__all__ = ["Counterexample", "MachineReport", "ScenarioReport", "declared_machines", "verify"]
 
 SECONDS = 60.0
 """How long one scenario is explored, in seconds."""
@@ -170,7 +174,7 @@ class MachineReport:
 
 
 def verify(
-    machine: Machine,
+    machine: Machine | str | Path,
     *,
     scenarios: Sequence[Scenario] = (),
     tools: Sequence[ToolSpec] = (),
@@ -181,16 +185,33 @@ def verify(
     """Explore the machine's scenarios, or those given, for at most so many seconds each.
 
     Args:
+        machine: the machine, or the file that declares one.
         tools: specs of tools; a scenario's own come first. Of a tool that a state names and nobody knows, any
             arguments and any end are tried.
         extensions: rules, policies and hooks that options may name; default: those that are loaded.
 
-    Raises PropertyBug, and ValueError for options that do not fit the machine.
+    Raises PropertyBug, and ValueError for options that do not fit the machine, or a file without one.
     """
+    if not isinstance(machine, Machine):
+        (machine,) = declared_machines(machine)
     wanted = tuple(scenarios or machine.scenarios or _derived(machine))
     found = extensions if extensions is not None else loaded_extensions()
     reports = tuple(_explored(machine, one, tools, found, seconds, progress) for one in wanted)
     return MachineReport(machine, reports)
+
+
+def declared_machines(file: str | Path) -> tuple[Machine, ...]:
+    """The machines that a file declares. Raises UsageError."""
+    if not Path(file).is_file():
+        raise UsageError(f"there is no file {file}")
+    try:
+        found = tuple(one for one, _ in declared(load_modules([str(file)]), "MACHINE"))
+    except ExtensionError as error:
+        raise UsageError(str(error)) from error
+    if not found:
+        raise UsageError(f"{file} declares no machine: a module does by `MACHINE = Machine(...)`")
+    register_modules([str(file)])
+    return found
 
 
 def _explored(  # as `verify` is asked, for one scenario

@@ -5,6 +5,7 @@ from enum import Enum
 from pydantic import BaseModel, Field
 
 from ratchet import AskModel, Context, Event, Exit, Machine, Message, Run, Visit, VisitEnd, do, state
+from ratchet.verify import Scenario, asks_model, at_most
 
 
 class S(Enum):
@@ -20,8 +21,12 @@ class Fits(Event): ...
 class TooLong(Event): ...
 
 
+class GaveUp(Event): ...
+
+
 class Options(BaseModel, frozen=True, extra="forbid"):
     words: int = Field(default=20, ge=1, description="the most words of the answer")
+    drafts: int = Field(default=3, ge=1, description="the most answers that are asked for")
 
 
 class Memory(Context):
@@ -42,7 +47,10 @@ def check(c: Memory, run: Run) -> VisitEnd:
     words, most = len(c.draft.split()), run.options.words
     if words <= most:
         return {"problem": ""}, Fits(f"{words} words")
-    return {"problem": f"{words} words are too many: write at most {most}."}, TooLong(f"{words} words")
+    problem = f"{words} words are too many: write at most {most}."
+    if run.counts["drafts"] >= run.options.drafts:
+        return {"problem": problem}, GaveUp(problem)
+    return {"problem": problem}, TooLong(f"{words} words")
 
 
 MACHINE = Machine(
@@ -52,8 +60,11 @@ MACHINE = Machine(
     context=Memory,
     begin=lambda given, options: Memory(goal=given.goal),
     initial=S.WRITE,
-    table={S.WRITE: {Written: S.CHECK}, S.CHECK: {Fits: S.DONE, TooLong: S.WRITE}},
+    table={S.WRITE: {Written: S.CHECK}, S.CHECK: {Fits: S.DONE, TooLong: S.WRITE, GaveUp: S.DONE}},
     states=[write, check],
     step=S.WRITE,
     result=lambda c, run: Exit(reason="too_long" if c.problem else "fits", ok=not c.problem, answer=c.draft),
+    exits={"fits": "the answer is short enough", "too_long": "no answer was: the last one is the answer"},
+    properties=[at_most("two questions, with `drafts: 2`", 2, asks_model)],
+    scenarios=[Scenario(options={"words": 2, "drafts": 2}, replies=["too many words", "few"])],
 )
