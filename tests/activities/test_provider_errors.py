@@ -64,7 +64,7 @@ async def test_failures_have_class_and_cause(
 async def test_broken_answers_are_transient(
     provider: OpenAIProvider, model: str, stream: bool, cause: str
 ) -> None:
-    error = await failure(provider, setup(model, stream, timeout_seconds=0.5))
+    error = await failure(provider, setup(model, stream, timeout_seconds=2))
     assert (error.error, error.type) == ("transient", cause)
 
 

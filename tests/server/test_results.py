@@ -96,7 +96,7 @@ async def test_cut_result_is_given_where_the_whole_is_out_of_reach(
         code, out, err = await spoken(*words, *more)
         assert (code, out.startswith(shown)) == (0, True)
         assert "answer: cut here" in err
-        assert err.endswith("`. The workers' directory, named with --data-dir, may have the whole.\n")
+        assert err.endswith(". The workers' directory, named with --data-dir, may have the whole.\n")
 
 
 async def spoken(*words: str) -> tuple[int, str, str]:
