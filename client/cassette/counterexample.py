@@ -30,9 +30,9 @@ from workflows.hosts.memory import Choice, LocalRuns
 from workflows.kernel.machine import Extensions, Machine
 from workflows.kernel.properties import Scenario
 from workflows.people import Request
-from workflows.verify.explore import Violation
-from workflows.verify.moments import Turn
-from workflows.verify.watch import Watch
+from workflows.verify.runs.explore import Violation
+from workflows.verify.runs.moments import Turn
+from workflows.verify.runs.watch import Watch
 
 __all__ = ["NotConfirmed", "confirmed", "task_of"]
 

@@ -32,8 +32,8 @@ from workflows.kernel.errors import bug_text
 from workflows.kernel.machine import Machine
 from workflows.people import Command, Decision, Group, People
 from workflows.task import InvalidTask
-from workflows.verify.moments import BUILT_IN
-from workflows.verify.watch import Watch
+from workflows.verify.runs.moments import BUILT_IN
+from workflows.verify.runs.watch import Watch
 
 __all__ = ["Verdict", "play"]
 

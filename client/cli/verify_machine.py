@@ -56,7 +56,7 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
     violated; 1: something is.
     """
     from client.proof.machine import verify
-    from workflows.verify.moments import PropertyBug
+    from workflows.verify.runs.moments import PropertyBug
 
     settings = common.worker_settings(Allowed())
     code = 0
@@ -83,7 +83,8 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
             render.out().print(plain(report.text))
             for file in files.values():
                 render.note(f"written: {file}; `ratchet test {file}` fails while it is so")
-        code = max(code, 0 if report.ok and (report.complete or not strict) else 1)
+        is_known = report.complete and not report.unknown
+        code = max(code, 0 if report.ok and (is_known or not strict) else 1)
     return code
 
 
@@ -116,6 +117,7 @@ def _facts(report: MachineReport, files: dict[str, Path]) -> dict[str, Any]:
         "version": report.machine.version,
         "ok": report.ok,
         "complete": report.complete,
+        "code": [asdict(one) for one in report.findings],
         "properties": [one.name for one in report.machine.properties],
         "scenarios": [_scenario_facts(one) for one in report.scenarios],
         "violations": list(_violation_facts(report, files)),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from activities.contracts import CallTools, JsonObject, ToolSpec
 from activities.extensions import ExtensionError, declared, load_modules
@@ -24,9 +24,10 @@ from workflows.kernel.machine import Extensions, Machine, RunInput
 from workflows.kernel.properties import Scenario
 from workflows.kernel.snapshot import Program
 from workflows.registry import extensions as loaded_extensions
-from workflows.verify.domain import LEFT_OUT, Domain, open_tool
-from workflows.verify.explore import Explored, Violation, explore
-from workflows.verify.moments import BUILT_IN
+from workflows.verify.code.declared import Finding, findings
+from workflows.verify.runs.domain import LEFT_OUT, Domain, open_tool
+from workflows.verify.runs.explore import Explored, Violation, explore
+from workflows.verify.runs.moments import BUILT_IN
 
 if TYPE_CHECKING:
     from client.cassette.file import Cassette
@@ -120,8 +121,8 @@ class MachineReport:
 
     machine: Machine
     scenarios: tuple[ScenarioReport, ...]
-    findings: tuple[Any, ...] = ()
-    """Where declaration and code differ."""
+    findings: tuple[Finding, ...] = ()
+    """Where declaration and code differ, or may differ."""
 
     @property
     def counterexamples(self) -> tuple[Counterexample, ...]:
@@ -140,8 +141,13 @@ class MachineReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing is violated; `complete` says whether all was tried."""
-        return not self.counterexamples
+        """Nothing is violated, and declaration and code agree; `complete` says whether all was tried."""
+        return not self.counterexamples and not any(one.certainty == "wrong" for one in self.findings)
+
+    @property
+    def unknown(self) -> bool:
+        """Something in the code could not be read off."""
+        return any(one.certainty == "unknown" for one in self.findings)
 
     @property
     def text(self) -> str:
@@ -150,6 +156,7 @@ class MachineReport:
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.machine.name} {self.machine.version}"
+        yield from self._code_lines()
         for one in self.scenarios:
             yield from one.lines
         for found in self.counterexamples:
@@ -168,6 +175,19 @@ class MachineReport:
         yield "  every failure of each effect, each decision of a person; replies and outputs from forms,"
         yield "  schemas of tools and scenarios. Left out:"
         yield from (f"  - {text}" for text in LEFT_OUT)
+
+    def _code_lines(self) -> Iterator[str]:
+        """Where declaration and code differ; what is declared and never used comes last."""
+        told = {"wrong": "WRONG   ", "unknown": "unknown ", "note": "unused  "}
+        rows = [
+            f"  {told[one.certainty]} {one}"
+            for kind in told
+            for one in self.findings
+            if one.certainty == kind
+        ]
+        agrees = all(one.certainty == "note" for one in self.findings)
+        yield "declaration and code agree" if agrees else "declaration and code:"
+        yield from rows
 
     def _is_violated(self, name: str) -> bool:
         return any(one.violation.name == name for one in self.counterexamples)
@@ -197,7 +217,7 @@ def verify(
     wanted = tuple(scenarios or machine.scenarios or _derived(machine))
     found = extensions if extensions is not None else loaded_extensions()
     reports = tuple(_explored(machine, one, tools, found, seconds, progress) for one in wanted)
-    return MachineReport(machine, reports)
+    return MachineReport(machine, reports, findings(machine))
 
 
 def declared_machines(file: str | Path) -> tuple[Machine, ...]:

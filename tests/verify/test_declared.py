@@ -39,7 +39,7 @@ from workflows import registry
 from workflows.kernel.errors import DefinitionError
 from workflows.machines.planner.context import Options as PlannerOptions
 from workflows.machines.planner.machine import build_machine as build_planner
-from workflows.verify.declared import Finding, findings
+from workflows.verify.code.declared import Finding, findings
 
 
 class S(Enum):

@@ -25,9 +25,9 @@ from workflows.kernel.properties import (
     last,
     never,
 )
-from workflows.verify.domain import Domain
-from workflows.verify.explore import Explored, explore
-from workflows.verify.moments import PropertyBug
+from workflows.verify.runs.domain import Domain
+from workflows.verify.runs.explore import Explored, explore
+from workflows.verify.runs.moments import PropertyBug
 
 ENDLESS = 60.0
 

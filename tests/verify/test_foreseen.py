@@ -9,7 +9,7 @@ import pytest
 from tests.machines import code_scripts, contract_scripts, test_react, test_refund_desk, test_tools
 from tests.machines.play import Played
 from workflows.kernel.machine import Machine
-from workflows.verify.study import Study
+from workflows.verify.code.study import Study
 
 RUNS: dict[str, Callable[[], Iterable[Played]]] = {
     "code": lambda: (script.run() for script in code_scripts.SCRIPTS),

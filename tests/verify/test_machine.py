@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,3 +88,23 @@ def test_command_says_what_it_cannot_find(tmp_path: Path, capsys: pytest.Capture
     assert "there is no file nothing.py" in capsys.readouterr().err
     assert execute(["verify", "machine", DESK, "--scenario", "x", "--data-dir", str(tmp_path)]) == 2
     assert "money_desk has no scenario x" in capsys.readouterr().err
+
+
+def test_page_shows_what_is_printed(report: MachineReport) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "verification.md").read_text()
+    shown = re.search(r"\$ ratchet verify machine desk.py\n(.*?)\n      \.\.\.", page, re.DOTALL)
+    assert shown is not None
+
+    def lines(text: str) -> list[str]:
+        return [re.sub(r"[0-9.]+ s$", "", line.strip()) for line in text.splitlines()]
+
+    wanted, found = lines(shown[1]), lines(report.text)
+    assert found[: len(wanted)] == wanted
+
+
+def test_difference_of_declaration_and_code_fails(machine: Machine) -> None:
+    states = [replace(one, reads=one.reads - {"times"}) for one in machine.states]
+    report = verify(replace(machine, states=states, properties=[]))
+    assert not report.ok
+    assert "WRONG" in report.text
+    assert f"{Path(DESK).name}:" in report.text

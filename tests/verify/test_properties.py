@@ -20,7 +20,7 @@ from workflows.kernel.properties import (
     then,
     until,
 )
-from workflows.verify.samples import samples, schema_of
+from workflows.verify.runs.samples import samples, schema_of
 
 
 def a(x: Moment) -> bool:

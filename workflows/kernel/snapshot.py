@@ -156,7 +156,7 @@ leaves it. It may raise."""
 
 class Lens(Protocol):
     """Stands between a machine's functions and what they are given, so that verification knows what a state
-    depends on (`workflows/verify/lens.py`)."""
+    depends on (`workflows/verify/runs/lens.py`)."""
 
     def context(self, context: Context, state: str) -> Context:
         """The same context, for a function that is called in this state."""

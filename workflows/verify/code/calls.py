@@ -17,9 +17,9 @@ from pydantic.fields import FieldInfo
 
 from activities.contracts import Doing, Effect, do, read_only
 from workflows.kernel.machine import Event
-from workflows.verify import known
-from workflows.verify.sources import Source, is_followed
-from workflows.verify.values import (
+from workflows.verify.code import known
+from workflows.verify.code.sources import Source, is_followed
+from workflows.verify.code.values import (
     ANY,
     NEVER,
     NOTHING,
@@ -45,7 +45,7 @@ from workflows.verify.values import (
     pieces,
     truths,
 )
-from workflows.verify.ways import Args
+from workflows.verify.code.ways import Args
 
 __all__ = ["CHANGING", "Reading", "attribute", "call", "in_place", "of_mapping"]
 

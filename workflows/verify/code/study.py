@@ -11,9 +11,9 @@ from typing import Any
 
 from workflows.kernel.errors import AgentError
 from workflows.kernel.machine import Event, Exit, Machine, RunInput, State, state_name
-from workflows.verify.reader import Reader
-from workflows.verify.sources import place_of
-from workflows.verify.values import (
+from workflows.verify.code.reader import Reader
+from workflows.verify.code.sources import place_of
+from workflows.verify.code.values import (
     ANY,
     Context,
     Data,
@@ -30,7 +30,7 @@ from workflows.verify.values import (
     lasting,
     truths,
 )
-from workflows.verify.ways import Seen, Store, noted
+from workflows.verify.code.ways import Seen, Store, noted
 
 __all__ = ["Move", "Study", "Visit"]
 

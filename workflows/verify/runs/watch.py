@@ -12,7 +12,7 @@ from workflows.kernel.errors import MachineError
 from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import advance
-from workflows.verify.moments import PropertyBug, Turn, bug_of, exit_problem, moments_of
+from workflows.verify.runs.moments import PropertyBug, Turn, bug_of, exit_problem, moments_of
 
 __all__ = ["Watch"]
 

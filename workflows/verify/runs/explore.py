@@ -29,9 +29,17 @@ from workflows.kernel.machine import Exit, state_name
 from workflows.kernel.properties import Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import Transition, advance, start
-from workflows.verify.domain import Domain
-from workflows.verify.lens import FACTS, RecordingLens, fact_of
-from workflows.verify.moments import ENDS, PropertyBug, Turn, bug_of, exit_problem, moment_text, moments_of
+from workflows.verify.runs.domain import Domain
+from workflows.verify.runs.lens import FACTS, RecordingLens, fact_of
+from workflows.verify.runs.moments import (
+    ENDS,
+    PropertyBug,
+    Turn,
+    bug_of,
+    exit_problem,
+    moment_text,
+    moments_of,
+)
 
 __all__ = ["Explored", "Violation", "explore"]
 

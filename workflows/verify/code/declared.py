@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from workflows.kernel.machine import COMMON_EXITS, Event, Machine, state_name
-from workflows.verify.sources import place_of, row_places
-from workflows.verify.study import Move, Study, Visit
-from workflows.verify.values import Is, Place
+from workflows.verify.code.sources import place_of, row_places
+from workflows.verify.code.study import Move, Study, Visit
+from workflows.verify.code.values import Is, Place
 
 __all__ = ["Certainty", "Finding", "Kind", "findings"]
 

@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from activities.contracts import Effect
 from workflows.kernel.machine import Event
-from workflows.verify.sources import Source, tree_of
-from workflows.verify.values import (
+from workflows.verify.code.sources import Source, tree_of
+from workflows.verify.code.values import (
     ANY,
     EITHER,
     NEVER,
@@ -43,7 +43,7 @@ from workflows.verify.values import (
     pieces,
     truths,
 )
-from workflows.verify.ways import Args, Way
+from workflows.verify.code.ways import Args, Way
 
 __all__ = [
     "answer_to",

@@ -20,9 +20,9 @@ from typing import Any
 from activities.contracts import AskModel, CallTools, Doing, Effect, RunMachine, Say, Together
 from workflows.kernel.context import Context as ContextBase
 from workflows.kernel.errors import AgentError, EffectError
-from workflows.verify import calls, known
-from workflows.verify.sources import Source, is_followed, parts_of, source_of
-from workflows.verify.values import (
+from workflows.verify.code import calls, known
+from workflows.verify.code.sources import Source, is_followed, parts_of, source_of
+from workflows.verify.code.values import (
     ANY,
     EITHER,
     NEVER,
@@ -49,7 +49,7 @@ from workflows.verify.values import (
     pieces,
     truths,
 )
-from workflows.verify.ways import Args, Read, Seen, Store, Way, noted
+from workflows.verify.code.ways import Args, Read, Seen, Store, Way, noted
 
 __all__ = ["Reader"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from workflows.verify.values import Place, Value, exactly
+from workflows.verify.code.values import Place, Value, exactly
 
 __all__ = ["Source", "is_followed", "parts_of", "place_of", "row_places", "source_of", "tree_of"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from activities.contracts import Effect
-from workflows.verify.values import ANY, NEVER, Dict, Entry, Place, Value, joined, lasting
+from workflows.verify.code.values import ANY, NEVER, Dict, Entry, Place, Value, joined, lasting
 
 __all__ = ["Args", "Read", "Seen", "Store", "Way", "noted"]
 

@@ -40,7 +40,7 @@ from activities.contracts import (
 )
 from workflows.gate.arguments import arguments_for
 from workflows.kernel.properties import Scenario
-from workflows.verify.samples import samples, schema_of
+from workflows.verify.runs.samples import samples, schema_of
 
 __all__ = ["LEFT_OUT", "Domain", "Tried", "open_tool"]
 

@@ -1,0 +1,1 @@
+"""Every run of a machine in a domain: explored with the kernel's own functions, and watched."""
