@@ -44,7 +44,7 @@ def explored(
     scenario = Scenario(
         replies=tuple(replies),
         without=frozenset(
-            {"transient", "fatal", "recoverable", "'It is forty-two.'", "''", "'It is', cut off"}
+            {"transient", "fatal", "too long", "refuses", "'It is forty-two.'", "''", "'It is', cut off"}
         ),
     )
     clock = itertools.count(0, ENDLESS / ticks if ticks else 0.0)

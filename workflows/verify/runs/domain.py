@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from activities.contracts import (
+    MODEL_REFUSED,
     Answers,
     Artifact,
     ArtifactsRead,
@@ -25,6 +26,7 @@ from activities.contracts import (
     CodeStepped,
     Effect,
     EffectFailed,
+    ErrorClass,
     MachineEnded,
     ModelReplied,
     NativeCall,
@@ -51,7 +53,13 @@ LEFT_OUT = (
     "a model's reply asks for at most one tool, or for two that are alike",
 )
 """What no domain has, for whoever reads `proven`."""
-MODEL_FAILURES = {"transient": "HTTP429", "fatal": "HTTP401", "recoverable": "context_too_long"}
+MODEL_FAILURES: Mapping[str, tuple[ErrorClass, str]] = {
+    "transient": ("transient", "HTTP429"),
+    "fatal": ("fatal", "HTTP401"),
+    "too long": ("recoverable", "context_too_long"),
+    "refuses": ("fatal", MODEL_REFUSED),
+}
+"""In words -> class and type of the failure."""
 TOOL_ERRORS = ("failed", "timeout", "rejected", "expired")
 MAY_HAVE_ACTED = {"unsafe", "keyed"}
 """Effects of tools whose call may end with nobody knowing whether it acted."""
@@ -119,8 +127,8 @@ class Domain:
         for text in ("It is forty-two.", ""):
             yield Tried(f"model: {text!r}", ModelReplied(text=text))
         yield Tried("model: 'It is', cut off", ModelReplied(text="It is", finish_reason="length"))
-        for error, kind in MODEL_FAILURES.items():
-            yield Tried(f"model: {error}", EffectFailed(error=error, type=kind, message="no reply"))
+        for text, (error, kind) in MODEL_FAILURES.items():
+            yield Tried(f"model: {text}", EffectFailed(error=error, type=kind, message="no reply"))
 
     def _given(self, label: str) -> Iterator[Any]:
         replies = self.scenario.replies
