@@ -579,7 +579,9 @@ class Transition:
     def call(self, function: Callable[..., Any], *given: Any) -> Any:
         """Call an author's function, and remember that it was the last."""
         self.called = function
-        return function(*(self.seen(one) if isinstance(one, Context) else one for one in given))
+        if self.program.lens is not None:
+            given = tuple(self.seen(one) if isinstance(one, Context) else one for one in given)
+        return function(*given)
 
     def seen(self, context: Context) -> Context:
         """The context as an author's function is given it."""
