@@ -37,7 +37,7 @@ __all__ = ["NotifyActivities", "signature"]
 
 FIELDS = (
     *("id", "kind", "text", "tool", "arguments", "digest", "options"),
-    *("created", "deadline", "approvers", "outcome"),
+    *("created", "deadline", "approvers", "outcome", "labels"),
 )
 """What is passed on of a request."""
 BLANKS = {"answer": " <text>", "topup": " <counter>=<more>"}

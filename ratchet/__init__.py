@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from workflows.api import Limits as Limits
     from workflows.api import RunResult as RunResult
     from workflows.api import RunStatus as RunStatus
+    from workflows.kernel.labels import Labels as Labels
     from workflows.machines.authoring import *  # noqa: F403  # `__all__` there says which
     from workflows.machines.react import BadReply as BadReply
     from workflows.machines.react import ReplyFormat as ReplyFormat
@@ -92,6 +93,7 @@ _HOMES = {
     "client.agents.purity": ("ImpureMachine",),
     "client.plugin": ("RatchetPlugin",),
     "workflows.api": ("AgentSpec", "AgentTask", "Limits", "RunResult", "RunStatus"),
+    "workflows.kernel.labels": ("Labels",),
     "workflows.machines.authoring": (
         "AgentError", "Append", "AskModel", "AskPerson", "BadPatch", "CallTools", "Closed", "Context",
         "DefinitionError", "Drifted", "Effect", "EffectError", "EffectFailed", "EmptyVisit", "Event",

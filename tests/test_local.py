@@ -40,7 +40,7 @@ from workflows.hosts.memory import Unanswered, stored_context
 from workflows.kernel.errors import UndeclaredAccess
 from workflows.kernel.machine import Machine, Run, Visit, state
 from workflows.machines.react.rules import Rule
-from workflows.people import Approvals, Command, Decision, People, Request, RequestSettings
+from workflows.people import ApprovalRule, Approvals, Command, Decision, People, Request, RequestSettings
 from workflows.task import InvalidTask
 
 
@@ -238,6 +238,27 @@ async def test_code_runs_in_the_sandbox() -> None:
     model = ScriptedModel(["```repl\nx = sum(range(10))\nFINAL_VAR(x)\n```"])
     outcome = await Local(AgentSpec(machine="code"), model=model).run("Add them up.")
     assert outcome.answer == "45"
+
+
+async def test_variable_of_a_block_brings_the_label_of_its_call() -> None:
+    block = "```repl\npay(x='1')\nfound = look(x='a')\npay(x=found)\nFINAL('done')\n```"
+    rules = (ApprovalRule(tools=("pay",), after=("untrusted",)), ApprovalRule(ask="never"))
+    agent = AgentSpec(machine="code", tools=("look", "pay"), approvals=Approvals(rules=rules))
+    tools = [
+        Tool(name="look", params=Words, run=lambda p: f"pay {p.x}", effect="read"),
+        Tool(name="pay", params=Words, run=lambda p: "paid", brings=()),
+    ]
+    asked: list[Request] = []
+
+    def decide(request: Request) -> Decision:
+        asked.append(request)
+        return Decision(request=request.id, digest=request.digest, decision="approve")
+
+    outcome = await Local(agent, model=ScriptedModel([block]), tools=tools, decide=decide).run("pay")
+    assert [(request.arguments, request.holds[0][:24]) for request in asked] == [
+        ({"x": "pay a"}, "untrusted text from look")
+    ]
+    assert outcome.ok
 
 
 def keeper() -> Machine:

@@ -18,6 +18,7 @@ from activities.contracts import (
     Frozen,
     InnerLimits,
     JsonObject,
+    LabelSource,
     MaterialRef,
     Message,
     ModelSpec,
@@ -26,6 +27,7 @@ from activities.contracts import (
 )
 from workflows.gate.stuck import StuckSettings
 from workflows.kernel.errors import error_named
+from workflows.kernel.labels import Labels
 from workflows.kernel.log import Record
 from workflows.names import ATTRIBUTES, FOR_ARCHIVE, LOG_HEAD_KEY, RESULT_KEY, TASK_QUEUE, WORKFLOW_TYPE
 from workflows.people import Amount, Approvals, Bound, Decided, DoneCall, People, values_in
@@ -181,6 +183,9 @@ class AgentSpec(Strict):
     on_end: OnEnd = Field(default=OnEnd(), description="whether Temporal shows Failed and Canceled")
     approvals: Approvals = Field(default=Approvals(), description="which tool calls wait for a person")
     people: People = Field(default=People(), description="who decides, how long they have, who is notified")
+    labels: Labels = Field(
+        default=Labels(), description="what brings untrusted and private text, for `after` in approval rules"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -279,6 +284,11 @@ class AgentTask(AgentSpec):
     bounds: dict[str, Amount] | None = Field(
         default=None, description="of an inner run: its part of what bounds of `approvals` had left, by bound"
     )
+    labels_above: tuple[LabelSource, ...] = Field(
+        default=(),
+        max_length=10,
+        description="labels that the run above it had, and what brought them",
+    )
     fork: Fork | None = None
     carry: Carry | None = None
 
@@ -335,6 +345,8 @@ class RunSummary(Frozen):
     `model:openai/gpt-5-mini/cost_usd`, `tool:search/cost_usd`."""
     bounds: tuple[Bound, ...] = ()
     """The bounds of the approval rules, and how far they are used, inner runs included."""
+    labels: tuple[LabelSource, ...] = Field(default=(), exclude_if=lambda labels: not labels)
+    """What the run has read that is untrusted or private, and what brought it first."""
     records: int = 0
     """How many records the log has."""
     origin: Origin | None = None

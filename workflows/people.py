@@ -13,11 +13,28 @@ import re
 import unicodedata
 from collections import Counter
 from decimal import Decimal
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
-from activities.contracts import Frozen, JsonObject, NoticeMoment, Strict, ToolEffect, all_visible
+from activities.contracts import (
+    Frozen,
+    JsonObject,
+    Label,
+    LabelSource,
+    NoticeMoment,
+    Sink,
+    Strict,
+    ToolEffect,
+    all_visible,
+)
 from workflows.names import Kind, Verb
 
 __all__ = [
@@ -58,8 +75,8 @@ RequestOutcome = Literal[
     "aborted", "expired", "withdrawn",
 ]  # fmt: skip
 """expired: nobody decided in time. withdrawn: a rollback, an abort or the end of the run came first."""
-ApprovalMode = Literal["always", "never", "first_time", "rules"]
-"""rules: a call needs approval only if a rule says so."""
+ApprovalMode = Literal["always", "never", "first_time", "rules", "reject"]
+"""rules: a call needs approval only if a rule says so. reject: it is not made, and nobody is asked."""
 
 DEFAULT_EFFECT_MODES: dict[ToolEffect, ApprovalMode] = {"unsafe": "always"}
 """Effects that the agent file does not name, and that are not named here, need no approval."""
@@ -315,23 +332,34 @@ class ApprovalRule(Strict):
         default_factory=dict,
         description="argument -> JSON schema, such as {amount: {exclusiveMinimum: 100}}; false: absent",
     )
+    sends: tuple[Sink, ...] = Field(
+        default=(), max_length=3, description="how far the tool sends what it is given; empty: any"
+    )
+    after: tuple[Label, ...] = Field(
+        default=(), max_length=2, description="only once the run has this label, or all of these"
+    )
     cost_above: float | None = Field(default=None, ge=0, description="USD that the run has spent so far")
-    ask: Literal["always", "never", "first_time"] = "always"
+    ask: Literal["always", "never", "first_time", "reject"] = "always"
     at_most: AtMost | None = Field(default=None, description="calls that pass unasked; null: any number")
     then: Literal["always", "reject"] = Field(
         default="always", description="beyond `at_most`: ask, or do not make the call"
     )
     request: RequestSettings | None = Field(default=None, description="null: as `people` says for approvals")
 
+    @field_validator("after", "sends", mode="before")
+    @classmethod
+    def _one_or_several(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
+
     @model_validator(mode="after")
     def _can_ask(self) -> ApprovalRule:
-        asks = self.ask != "never" or (self.at_most is not None and self.then == "always")
+        asks = self.ask not in ("never", "reject") or (self.at_most is not None and self.then == "always")
         if not asks and self.request is not None:
-            raise ValueError("request: has no effect with `ask: never`; leave it out")
-        if self.at_most is not None and self.ask == "always":
+            raise ValueError(f"request: has no effect with `ask: {self.ask}`; leave it out")
+        if self.at_most is not None and self.ask in ("always", "reject"):
             raise ValueError(
-                "at_most: has no effect with `ask: always`, which lets nothing pass unasked; leave it out, "
-                "or write `ask: never`"
+                f"at_most: has no effect with `ask: {self.ask}`, which lets nothing pass unasked; leave it "
+                "out, or write `ask: never`"
             )
         if self.at_most is None and self.then != "always":
             raise ValueError(f"then: `{self.then}` has no effect without `at_most`; leave it out")
@@ -547,6 +575,8 @@ class Request(Frozen):
     """approval: the entry of `approvals` that asks, such as `rules.0` or `effects.unsafe`."""
     bound: Bound | None = None
     """approval: the bound of that rule which the call would pass; None: it asks about every call."""
+    labels: tuple[LabelSource, ...] = Field(default=(), exclude_if=lambda labels: not labels)
+    """Those of the run when it was opened, and what brought each first."""
     options: tuple[Verb, ...]
     created: float
     deadline: float | None = None
@@ -563,6 +593,11 @@ class Request(Frozen):
     votes: tuple[Vote, ...] = ()
     outcome: RequestOutcome = "open"
     closed: float | None = None
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """What the run holds that is untrusted or private, and what brought it, in words."""
+        return tuple(one.text for one in self.labels)
 
     @property
     def is_open(self) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from activities.contracts import Message, RunMachine, ToolSpec
+from activities.contracts import LabelSource, Message, RunMachine, ToolSpec
 from activities.text import problems_text
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask, Carry
-from workflows.gate.approvals import problem_text, problems
+from workflows.gate.approvals import label_problems, problem_text, problems
 from workflows.kernel.errors import DefinitionError, InputRefused, MachineError, NotRestored, restoring
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
@@ -164,12 +164,15 @@ def program_for(
     machine, options = machine_of(task, machine)
     extensions = extensions or registry.extensions()
     _check_inner(options, tuple(dict.fromkeys((*machine.roles, *task.models))), extensions)
-    tools = RunTools(task.tools, specs or {})
+    tools = RunTools(task.tools, {} if specs is None else specs)
     known = () if specs is None else tools
     if not task.depth and (missing := missing_tools(machine, task.tools)):
         raise InvalidTask(f"tools: {missing[0]}")
-    if not task.depth and (found := problems(task.approvals, task.people, specs=known)):
-        raise InvalidTask(problem_text(found))
+    if not task.depth:
+        found = problems(task.approvals, task.people, specs=known)
+        found += label_problems(task.approvals, task.labels, tools=task.tools, specs=known)
+        if found:
+            raise InvalidTask(problem_text(found))
     given = RunInput(
         goal=task.goal,
         trace_id=trace_id,
@@ -187,6 +190,8 @@ def program_for(
             extensions,
             task.limits.max_transitions,
             _interrupts(machine, task.people),
+            labels=task.labels,
+            labels_above=task.labels_above,
         )
     except (ValueError, DefinitionError) as error:
         raise InvalidTask(str(error)) from error
@@ -285,11 +290,16 @@ def carried_step(program: Program, carry: Carry, version: str | None = None, *, 
 
 
 def inner_task(
-    task: AgentTask, effect: RunMachine, share: Mapping[str, float], spent_usd: float
+    task: AgentTask,
+    effect: RunMachine,
+    share: Mapping[str, float],
+    spent_usd: float,
+    labels: tuple[LabelSource, ...] = (),
 ) -> AgentTask:
     """The task of an inner run: the outer run's models and people, the tools and limits that it is given.
 
-    `share` is what it may spend of what the outer run has left, by counter; `spent_usd` what that has spent.
+    `share` is what it may spend of what the outer run has left, by counter; `spent_usd` what that has spent,
+    `labels` those that it has: what it asks may be derived from what brought them.
     Raises ValueError for what cannot be run.
     """
     if missing := sorted(set(effect.give) - set(task.tools)):
@@ -325,4 +335,5 @@ def inner_task(
         "values": effect.values,
         "depth": task.depth + 1,
         "spent_above_usd": task.spent_above_usd + spent_usd,
+        "labels_above": labels,
     })  # fmt: skip

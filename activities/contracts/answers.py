@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue
 
 from activities.contracts.conversation import Message, NativeCall
-from activities.contracts.data import Artifact, Frozen, JsonObject, ToolSpec
+from activities.contracts.data import Artifact, Frozen, JsonObject, LabelSource, ToolSpec
 
 __all__ = [
     "MODEL_REFUSED",
@@ -237,6 +237,8 @@ class MachineEnded(BaseAnswer):
     """Its ledger; added to the outer one, once."""
     workflow_id: str = ""
     """Of the child workflow; empty in a run without Temporal."""
+    brought: tuple[LabelSource, ...] = Field(default=(), exclude_if=lambda brought: not brought)
+    """Labels of the inner run when it ended."""
 
     @property
     def cost(self) -> dict[str, float]:
@@ -318,6 +320,8 @@ class EffectFailed(BaseAnswer):
     spent: dict[str, float] = {}
     """What it cost all the same, by counter: an inner machine that broke a rule, a question that sent more
     than one request."""
+    brought: tuple[LabelSource, ...] = Field(default=(), exclude_if=lambda brought: not brought)
+    """Labels of an inner run that failed: its text may be in the message."""
 
     @property
     def cost(self) -> dict[str, float]:

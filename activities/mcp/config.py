@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from activities.contracts import ToolEffect
+from activities.contracts import Label, Sink, ToolEffect
 
 __all__ = ["McpConfig", "NotSet", "ServerName", "expanded", "servers_from", "tool_name"]
 
@@ -56,6 +56,11 @@ class McpConfig(BaseModel):
     """Patterns of the server's own names; other tools do not exist for agents."""
     effects: Mapping[str, ToolEffect] = {}
     """By pattern of the server's own names; the first that fits counts. Default: what the server says."""
+    brings: Mapping[str, tuple[Label, ...]] = {}
+    """By pattern of the server's own names: labels of what they return; the first that fits counts. Default:
+    `untrusted`. No server is asked: it would be the stranger who says so."""
+    sends: Mapping[str, Sink] = {}
+    """By pattern of the server's own names: how far they send what they are given. Default: `external`."""
     paths: Mapping[str, tuple[str, ...]] = {}
     """By pattern of the server's own names: arguments that hold relative paths. They are brought to one form
     before a rule sees them, and `..` is refused."""
@@ -83,6 +88,12 @@ class McpConfig(BaseModel):
     def effect(self, tool: str) -> ToolEffect | None:
         """What the configuration says of this tool; None: nothing."""
         return next((effect for name, effect in self.effects.items() if fnmatchcase(tool, name)), None)
+
+    def labels(self, tool: str) -> tuple[tuple[Label, ...], Sink]:
+        """What this tool brings, and how far it sends what it is given."""
+        brings = (labels for name, labels in self.brings.items() if fnmatchcase(tool, name))
+        sends = (sink for name, sink in self.sends.items() if fnmatchcase(tool, name))
+        return next(brings, ("untrusted",)), next(sends, "external")
 
     def path_arguments(self, tool: str) -> dict[str, bool]:
         """The arguments of this tool that hold paths; true: it must have that argument, since no pattern of

@@ -328,6 +328,7 @@ class McpServer:
 
     def _tool(self, name: str, tool: types.Tool) -> Tool[Any]:
         own_name, effect = tool.name, self.config.effect(tool.name) or effect_of(tool)
+        brings, sends = self.config.labels(own_name)
 
         async def run(params: Any, call: ToolCallContext) -> ToolReturn:
             return await self._call(own_name, params.root, call, repeatable=effect != "unsafe")
@@ -338,6 +339,8 @@ class McpServer:
             run=run,
             effect=effect,
             timeout_seconds=self.config.timeout_seconds,
+            brings=brings,
+            sends=sends,
         )
 
     # -- words --------------------

@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from activities.contracts import JsonObject, ToolEffect, ToolSpec, TransientError
+from activities.contracts import JsonObject, Label, Sink, ToolEffect, ToolSpec, TransientError
 from activities.extensions import ExtensionError, declared, load_extensions
 from activities.settings import Settings
 
@@ -137,10 +137,16 @@ class Tool(Generic[P]):
     news: Literal["result", "always", "never"] = "result"
     """When a call shows that the run is not stuck: if it or its result is new; `always`: it is asked until
     something has happened; `never`: its results differ by themselves, as a clock's do."""
+    brings: tuple[Label, ...] | None = None
+    """Labels of what it returns: `untrusted`, where strangers may have written some of it, `private`, where
+    not everybody may read it; `()`: neither. None: `untrusted`, unless it is pure."""
+    sends: Sink | None = None
+    """How far what it is given goes: `nowhere`, `internal` (your own people and other runs may find it) or
+    `external`. None: `external`, unless it is pure."""
 
     def __post_init__(self) -> None:
         """Refuse a tool that could not be offered or called; raises `ValueError`."""
-        problem = self._problem() or self._problem_of_functions()
+        problem = self._problem() or self._problem_of_functions() or self._problem_of_labels()
         if problem:
             raise ValueError(f"tool {self.name!r}: {problem}")
 
@@ -159,6 +165,15 @@ class Tool(Generic[P]):
             return f"timeout_seconds must be more than 0, not {self.timeout_seconds}"
         if self.cache == "run" and self.effect not in ("pure", "read"):
             return f"only a pure or read tool can be cached, and this one is {self.effect}"
+        return None
+
+    def _problem_of_labels(self) -> str | None:
+        if isinstance(self.brings, str):
+            return f"brings must be a tuple: write brings=({self.brings!r},)"
+        if wrong := [label for label in self.brings or () if label not in get_args(Label)]:
+            return f"unknown label {wrong[0]!r} in brings; expected {', '.join(get_args(Label))}"
+        if self.sends not in (None, *get_args(Sink)):
+            return f"unknown sends {self.sends!r}; expected one of {', '.join(get_args(Sink))}"
         return None
 
     def _problem_of_functions(self) -> str | None:
@@ -193,6 +208,9 @@ class Tool(Generic[P]):
         parameters: JsonObject = {
             key: part for key, part in schema.items() if key not in ("title", "description")
         }
+        # A tool that does not say it counts as the worst, unless it only computes.
+        brings: tuple[Label, ...] = () if self.effect == "pure" else ("untrusted",)
+        sends: Sink = "nowhere" if self.effect == "pure" else "external"
         return ToolSpec(
             name=self.name,
             description=self.description,
@@ -203,6 +221,8 @@ class Tool(Generic[P]):
             reconciles=self.reconcile is not None,
             compensates=self.compensate is not None,
             news=self.news,
+            brings=brings if self.brings is None else self.brings,
+            sends=self.sends or sends,
         )
 
 

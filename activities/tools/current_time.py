@@ -29,4 +29,13 @@ async def run(params: Params) -> str:
     return f"{now.isoformat(timespec='seconds')} ({now:%A}, {params.time_zone})"
 
 
-TOOL = Tool(name="current_time", params=Params, run=run, effect="read", timeout_seconds=10, news="never")
+TOOL = Tool(
+    name="current_time",
+    params=Params,
+    run=run,
+    effect="read",
+    timeout_seconds=10,
+    news="never",
+    brings=(),
+    sends="nowhere",
+)

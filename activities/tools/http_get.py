@@ -243,4 +243,11 @@ def _decode(body: bytearray, encoding: str) -> str:
         return body.decode(errors="replace")
 
 
-TOOL = Tool(name="http_get", params=Params, run=run, effect="read")
+TOOL = Tool(
+    name="http_get",
+    params=Params,
+    run=run,
+    effect="read",
+    brings=("untrusted",),
+    sends="external",
+)

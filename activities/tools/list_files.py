@@ -37,4 +37,11 @@ def run(params: Params, call: ToolCallContext) -> str:
     return "\n".join(lines) or f"Nothing in {params.path!r} matches {params.glob!r}."
 
 
-TOOL = Tool(name="list_files", params=Params, run=run, effect="read")
+TOOL = Tool(
+    name="list_files",
+    params=Params,
+    run=run,
+    effect="read",
+    brings=("untrusted", "private"),
+    sends="nowhere",
+)

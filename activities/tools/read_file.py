@@ -60,4 +60,11 @@ def _line(raw: bytes, room: int) -> str:
     return line if len(line) <= cut else f"{line[:cut]} [{len(line) - cut:,} characters left out]"
 
 
-TOOL = Tool(name="read_file", params=Params, run=run, effect="read")
+TOOL = Tool(
+    name="read_file",
+    params=Params,
+    run=run,
+    effect="read",
+    brings=("untrusted", "private"),
+    sends="nowhere",
+)

@@ -187,4 +187,11 @@ def counts(search: Search) -> list[str]:
     return report
 
 
-TOOL = Tool(name="search_files", params=Params, run=run, effect="read")
+TOOL = Tool(
+    name="search_files",
+    params=Params,
+    run=run,
+    effect="read",
+    brings=("untrusted", "private"),
+    sends="nowhere",
+)

@@ -24,4 +24,4 @@ def run(params: Params, call: ToolCallContext) -> str:
 
 
 # The second time changes nothing: the file holds the same text.
-TOOL = Tool(name="write_file", params=Params, run=run, effect="idempotent")
+TOOL = Tool(name="write_file", params=Params, run=run, effect="idempotent", brings=(), sends="internal")

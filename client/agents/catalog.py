@@ -115,10 +115,13 @@ class Catalog:
 
     def approval_problems(self, agent: AgentFile, more: Iterable[ToolSpec] = ()) -> list[Problem]:
         """What is wrong with the agent's approvals; `more` as for `warnings`."""
+        from workflows.gate.approvals import label_problems
         from workflows.gate.approvals import problems as approval_problems
 
-        specs = [tool for tool in (*self.tools, *more) if tool.name in agent.tools]
-        return approval_problems(agent.approvals, agent.people, tools=agent.tools, specs=specs)
+        known = [tool for tool in (*self.tools, *more) if tool.name in agent.tools]
+        specs = [agent.labels.labelled(tool) for tool in known]
+        found = approval_problems(agent.approvals, agent.people, tools=agent.tools, specs=specs)
+        return found + label_problems(agent.approvals, agent.labels, tools=agent.tools, specs=specs)
 
     def _machine(self, agent: AgentFile) -> Iterator[Problem]:
         names = {machine.name for machine in self.machines}

@@ -126,9 +126,10 @@ async def tools(common: CommonOptions, agent: AgentName = None, as_json: Json = 
 
 
 def _tool_text(tool: ToolSpec) -> str:
-    """What a tool does, and its arguments, one on a line."""
+    """What a tool does, its labels, and its arguments, one on a line."""
+    labels = f"  brings {' and '.join(tool.brings) or 'no label'}, sends {tool.sends}"
     rows = [f"  {one.name}: {_option_text(one)}" for one in options_in(tool.parameters)]
-    return "\n".join([tool.description, *(row.replace("\n", "; ") for row in rows)])
+    return "\n".join([tool.description, labels, *(row.replace("\n", "; ") for row in rows)])
 
 
 @command(app)

@@ -21,7 +21,7 @@ from client.server.embedded import data_directory
 from client.server.workerconfig import Allowed
 
 if TYPE_CHECKING:
-    from activities.contracts import ModelSpec
+    from activities.contracts import ModelSpec, ToolSpec
     from activities.settings import Settings
     from client.sdk.agent import AgentClient
 
@@ -140,7 +140,13 @@ async def _tools(settings: Settings, agent: AgentFile) -> list[Check]:
     if missing := [name for name in agent.tools if name not in all_names]:
         text = f"there is no {', '.join(missing)}; there are: {', '.join(all_names)}"
         return [Check("tools", False, text), *checks]
-    return [Check("tools", True, ", ".join(names)), *checks]
+    own = [agent.labels.labelled(tool) for tool in (*catalog.tools, *served) if tool.name in agent.tools]
+    labels = [Check("labels", True, "; ".join(f"{tool.name} {_labels(tool)}" for tool in own))] if own else []
+    return [Check("tools", True, ", ".join(names)), *labels, *checks]
+
+
+def _labels(tool: ToolSpec) -> str:
+    return f"brings {' and '.join(tool.brings) or 'no label'}, sends {tool.sends}"
 
 
 def _mcp_server(server: ServerFacts) -> Check:
@@ -148,7 +154,7 @@ def _mcp_server(server: ServerFacts) -> Check:
     if server.problem:
         return Check(name, False, server.problem)
     left = "; ".join(f"{tool} cannot be used: {why}" for tool, why in server.left_out.items())
-    tools = ", ".join(f"{tool.name} ({tool.effect})" for tool in server.tools) or "no tools"
+    tools = ", ".join(f"{tool.name} ({tool.effect}, {_labels(tool)})" for tool in server.tools) or "no tools"
     return Check(name, True, f"{tools}; {left}" if left else tools)
 
 

@@ -278,6 +278,7 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
         "records": str(status.records or ""),
         "branch": f"{status.branch} (times rolled back)" if status.branch else "",
         "forked from": f"{status.origin.workflow_id}, step {status.origin.step}" if status.origin else "",
+        "holds": "; ".join(one.text for one in status.labels),
         "reset": "by Temporal, see below" if status.was_reset else "",
         "not heard yet": counted(status.inbox, "message") if status.inbox else "",
         "unusable": "\n".join(status.unusable_messages),
@@ -360,7 +361,8 @@ def request_block(
         block.append("\n  (the arguments are too long to be read without a worker)", style="dim")
     why = request_reason(request, task)
     facts = [f"because of {why}" if request.kind == "approval" else f"because {why}"] if why else []
-    for line in (*facts, *_terms(request), f"digest {request.digest}"):
+    held = [f"the run holds {'; '.join(request.holds)}"] if request.holds else []
+    for line in (*facts, *held, *_terms(request), f"digest {request.digest}"):
         block.append(f"\n  {plain(line)}", style="dim")
     return block
 

@@ -57,6 +57,8 @@ class RequestSummary:
     """None: there are none, or they are too long for a list."""
     because: str = ""
     """The bound that the call would pass, in words; empty: none asks."""
+    holds: tuple[str, ...] = ()
+    """What its run holds that is untrusted or private, and what brought it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,7 @@ def _request_in(found: Mapping[str, Any]) -> RequestSummary:
     values = {name: found[name] for name in _FORMS if found.get(name) is not None}
     if not all(isinstance(value, _FORMS[name]) for name, value in values.items()):
         raise ValueError
-    for name in ("options", "approvers"):
+    for name in ("options", "approvers", "holds"):
         values[name] = tuple(map(str, values.get(name, ())))
     if values.get("kind") not in get_args(Kind) or not {*values["options"]} <= {*get_args(Verb)}:
         raise ValueError
@@ -119,7 +121,7 @@ def _request_in(found: Mapping[str, Any]) -> RequestSummary:
 _FORMS: dict[str, Any] = {
     "id": str, "kind": str, "text": str, "tool": str, "digest": str, "options": list | tuple,
     "deadline": int | float, "group": str, "approvers": list | tuple, "quorum": int, "signed": bool,
-    "arguments": dict, "because": str,
+    "arguments": dict, "because": str, "holds": list | tuple,
 }  # fmt: skip
 """How the fields of a `RequestSummary` look as JSON."""
 

@@ -19,4 +19,5 @@ def run(params: Params, call: ToolCallContext) -> str:
 
 # unsafe: never repeated by itself, and a person approves each call
 # others: pure, read, idempotent, keyed
-TOOL = Tool(name="my_tool", params=Params, run=run, effect="unsafe")
+# brings, sends: who may have written what it returns, and how far the line goes (docs/labels.md)
+TOOL = Tool(name="my_tool", params=Params, run=run, effect="unsafe", brings=(), sends="internal")

@@ -61,4 +61,12 @@ def compensate(params: Params, output: str, call: ToolCallContext) -> str:
     return f"removed the message to {params.to}"
 
 
-TOOL = Tool(name="outbox", params=Params, run=run, effect="keyed", compensate=compensate)
+TOOL = Tool(
+    name="outbox",
+    params=Params,
+    run=run,
+    effect="keyed",
+    compensate=compensate,
+    brings=(),
+    sends="external",
+)

@@ -109,7 +109,21 @@ def refund(params: Refund, call: ToolCallContext) -> dict[str, Any]:
 
 
 TOOLS = (
-    Tool(name="open_tickets", params=ListTickets, run=open_tickets, effect="read"),
-    Tool(name="order_facts", params=FindOrder, run=order_facts, effect="read"),
-    Tool(name="refund", params=Refund, run=refund, effect="keyed"),
+    Tool(
+        name="open_tickets",
+        params=ListTickets,
+        run=open_tickets,
+        effect="read",
+        brings=("untrusted", "private"),  # customers write them
+        sends="nowhere",
+    ),
+    Tool(
+        name="order_facts",
+        params=FindOrder,
+        run=order_facts,
+        effect="read",
+        brings=("private",),
+        sends="nowhere",
+    ),
+    Tool(name="refund", params=Refund, run=refund, effect="keyed", brings=(), sends="external"),
 )

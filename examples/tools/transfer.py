@@ -94,4 +94,6 @@ TOOL = Tool(
     timeout_seconds=10,
     reconcile=reconcile,
     compensate=compensate,
+    brings=(),
+    sends="external",
 )

@@ -69,6 +69,9 @@ def two(key: str, params: NoParams) -> None: ...
         ({"effect": "harmless"}, "'harmless'; expected one of pure, read"),
         ({"timeout_seconds": 0}, "timeout_seconds must be more than 0"),
         ({"news": "sometimes"}, "unknown news 'sometimes'; expected result, always, never"),
+        ({"brings": "private"}, r"write brings=\('private',\)"),
+        ({"brings": ("secret",)}, "unknown label 'secret' in brings; expected untrusted, private"),
+        ({"sends": "mars"}, "unknown sends 'mars'; expected one of nowhere, internal, external"),
         ({"cache": "run"}, "only a pure or read tool can be cached"),
         ({"run": lambda: "x"}, r"run must be a function of \(params\) or \(params, call\)"),
         ({"run": 3}, "run must be a function of"),
@@ -85,6 +88,22 @@ def test_tool_that_could_not_be_offered_is_refused(change: dict[str, Any], words
     assert Tool(**right).effect == "unsafe"
     with pytest.raises(ValueError, match=f"^tool .*{words}"):
         Tool(**(right | change))
+
+
+@pytest.mark.parametrize(
+    ("said", "brings", "sends"),
+    [
+        ({"effect": "read"}, ("untrusted",), "external"),
+        ({"effect": "pure"}, (), "nowhere"),
+        ({"effect": "read", "brings": (), "sends": "nowhere"}, (), "nowhere"),
+        ({"effect": "pure", "brings": ("private",), "sends": "internal"}, ("private",), "internal"),
+    ],
+)
+def test_tool_that_says_nothing_counts_as_the_worst(
+    said: dict[str, Any], brings: tuple[str, ...], sends: str
+) -> None:
+    spec = Tool(name="tool", params=NoParams, run=one, **said).spec()
+    assert (spec.brings, spec.sends) == (brings, sends)
 
 
 @pytest.mark.parametrize("cost", [-1, float("nan"), float("inf")])

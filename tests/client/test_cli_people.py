@@ -19,8 +19,10 @@ from tests.client.asking import asking, bounded, marks, opened
 from tests.client.commandline import Cli, Result
 from tests.server.conftest import TOOLS
 from tests.server.trials import calls, task
+from workflows.kernel.labels import Labels
 from workflows.people import Approvals, Group, People, RequestSettings
 
+UNTRUSTED = "the run holds untrusted text from what the run began with"
 Say = Callable[..., Awaitable[Result]]
 
 
@@ -40,11 +42,12 @@ async def asked(agents: AgentClient, *lines: str, run: str | None = None, **more
 
 
 async def test_request_is_shown_and_decided_by_a_short_id(agents: AgentClient, say: Say) -> None:
-    run = await asked(agents, "cli-\x1b[31mred", run="shop-20261121-abcd")
+    labels = Labels(input=("untrusted",))
+    run = await asked(agents, "cli-\x1b[31mred", run="shop-20261121-abcd", labels=labels)
     request = await opened(agents, run)
     done = await say("approve", "abcd", "-m", "well \x1b[2J")
     assert done.code == 0, done.err
-    for part in (run, "mark_once", "cli-", request.digest, "Ada (claimed)"):
+    for part in (run, "mark_once", "cli-", request.digest, "Ada (claimed)", UNTRUSTED):
         assert part in done.out
     assert "\x1b" not in done.out
     assert (await agents.result(run)).decisions[0].by == ("Ada",)

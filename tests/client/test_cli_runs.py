@@ -313,6 +313,7 @@ def test_debug_shows_where(tmp_path: Path) -> None:
     ("words", "part"),
     [
         (["tools"], "search_files (read)"),
+        (["tools"], "brings untrusted and private, sends nowhere"),
         (["machines"], "staged"),
         (["machines", "react"], "max_steps"),
         (["agents"], "machine staged"),
@@ -331,6 +332,8 @@ def test_catalog_is_shown(tmp_path: Path, words: list[str], part: str) -> None:
 def test_doctor_says_what_to_do(cli: Cli) -> None:
     well = cli("doctor", "--agent", "log_detective", "--json")
     assert (well.code, {check["name"] for check in well.lines if not check["ok"]}) == (0, set()), well.out
+    labels = next(check["text"] for check in well.lines if check["name"] == "labels")
+    assert "search_files brings untrusted and private, sends nowhere" in labels
     ill = cli("doctor", "--agent", "ollama", "--json", "--address", "127.0.0.1:1")
     bad = {check["name"]: check["text"] for check in ill.lines if not check["ok"]}
     assert (ill.code, "127.0.0.1:1" in bad["server"]) == (1, True)

@@ -26,6 +26,7 @@ from tests.client.asking import asking, bounded, marks, newer, opened, talk
 from tests.server.conftest import real_server
 from tests.server.trials import PATIENCE, calls, eventually, task
 from workflows.api import TASK_QUEUE
+from workflows.kernel.labels import Labels
 from workflows.people import Approvals, Group, People, RequestSettings
 
 HOST = "localhost:8260"
@@ -157,9 +158,10 @@ async def test_edit_form_knows_the_tools_of_the_run_and_not_those_of_its_own_pro
     elsewhere = settings.model_copy(update={"modules": ()})
     browser = Browser(AgentClient(Connection(working, elsewhere, "the test server", queues=(TASK_QUEUE,))))
     await browser.login()
-    run = await agents.start(asking("web-elsewhere"))
+    run = await agents.start(asking("web-elsewhere", labels=Labels(input=("private",))))
     request = await opened(agents, run)
     page = await browser.get("/request", run=run, id=request.id)
+    assert "private text from what the run began with" in page.text
     assert "seconds optional; number to wait before" in re.sub(r"\s+", " ", page.text)
     await browser.decide(run, request.id, "reject")
     await browser.http.aclose()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from activities.contracts import JsonObject, ToolSpec
+from activities.contracts import JsonObject, Label, Sink, ToolSpec
 from tests.gate.house import PEOPLE, ask, call, carried, policy, requests, say, signed, spec
-from workflows.gate.approvals import problems, unchecked_paths
+from workflows.gate.approvals import ApprovalPolicy, problems, unchecked_paths
+from workflows.gate.decisions import Refused
 from workflows.people import Approvals, RequestSettings
 
 LARGE = {"arguments": {"amount": {"exclusiveMinimum": 100}}, "request": {"group": "boss"}}
@@ -27,6 +29,7 @@ SMALL = {"arguments": {"amount": {"maximum": 10}}, "ask": "never"}
         ({"tools": {"pay": "never"}}, "pay", {}, None),
         ({"tools": {"pay": "rules"}}, "pay", {}, None),
         ({"tools": {"read": "first_time"}}, "read", {}, "tools.read"),
+        ({"tools": {"read": "reject"}}, "read", {}, "tools.read"),
         ({"rules": [SMALL, LARGE]}, "pay", {"amount": 10}, None),
         ({"rules": [SMALL, LARGE]}, "pay", {"amount": 11}, "effects.unsafe"),
         ({"rules": [SMALL, LARGE]}, "pay", {"amount": 101}, "rules.1"),
@@ -44,6 +47,48 @@ def test_the_first_entry_that_fits_decides(
 ) -> None:
     required = policy(approvals).required_approval(tool, arguments, spent_usd=1)
     assert (required and required.rule) == rule
+
+
+SINKS = {"rules": [{"sends": "external", "after": ["untrusted", "private"]}], "effects": {"unsafe": "never"}}
+
+
+@pytest.mark.parametrize(
+    ("tool", "labels", "rule"),
+    [
+        ("pay", ("untrusted", "private"), "rules.0"),
+        ("pay", ("private", "untrusted"), "rules.0"),
+        ("pay", ("untrusted",), None),
+        ("pay", (), None),
+        ("note", ("untrusted", "private"), None),
+    ],
+)
+def test_a_rule_may_wait_for_labels_and_name_sinks(
+    tool: str, labels: tuple[Label, ...], rule: str | None
+) -> None:
+    sinks: dict[str, Sink] = {"pay": "external", "note": "internal"}
+    specs = {name: spec(name).model_copy(update={"sends": sink}) for name, sink in sinks.items()}
+    of = ApprovalPolicy(Approvals.model_validate(SINKS), PEOPLE, specs)
+    required = of.required_approval(tool, {}, spent_usd=0, labels=labels)
+    assert (required and required.rule) == rule
+
+
+def test_nobody_can_let_a_call_pass_that_a_rule_rejects() -> None:
+    rejected = {"arguments": {"amount": {"minimum": 9}}, "ask": "reject"}
+    at = requests(approvals={"rules": [rejected, {"ask": "always"}]})
+    at.decide(say(ask(at, amount=1), standing_approval={}), 0)
+    assert not needs(at, amount=2)
+    required = at.required_approval(call(amount=9), spent_usd=0)
+    assert required is not None
+    assert required.mode == "reject"
+    at = requests(approvals={"rules": [rejected]})
+    with pytest.raises(Refused, match=r"rules\.0 rejects it"):
+        at.decide(say(ask(at, amount=1), "edit", arguments={"amount": 9}), 0)
+
+
+@pytest.mark.parametrize("given", [{"after": "rumour"}, {"sends": "mars"}, {"ask": "reject", "request": {}}])
+def test_a_rule_with_unknown_labels_is_refused(given: JsonObject) -> None:
+    with pytest.raises(ValidationError, match=r"untrusted|external|has no effect"):
+        Approvals.model_validate({"rules": [given]})
 
 
 def test_a_rule_may_name_its_own_people() -> None:

@@ -286,6 +286,14 @@ async def test_arguments_that_the_configuration_calls_paths_are_checked_as_paths
     await server.close()
 
 
+async def test_server_has_the_labels_of_the_configuration(tmp_path: Path) -> None:
+    server = McpServer("own", own_config(tmp_path, brings={"add": ()}, sends={"a*": "nowhere"}))
+    tools, _ = await server.tools()
+    specs = [tools[name].spec() for name in ("own__add", "own__put")]
+    assert [(one.brings, one.sends) for one in specs] == [((), "nowhere"), (("untrusted",), "external")]
+    await server.close()
+
+
 # -- names and configuration --------------------
 
 

@@ -92,6 +92,8 @@ async def test_client_sees_a_request_and_cannot_decide_it(
         assert (found["over"], found["requests"][0]["tool"]) == (False, "transfer")
         waiting = await answer(client, "open_requests")
         assert [one["run"] for one in waiting if one["run"] == run] == [run]
+        held = [f"{label} text from read_file (action#3:0, step 1)" for label in ("untrusted", "private")]
+        assert [one["requests"][0]["holds"] for one in waiting if one["run"] == run] == [held]
         refused = await client.call_tool("decide", {"run": run})
         assert refused.is_error
         assert (await answer(client, "run_status", run=run))["status"]["requests"] == 1

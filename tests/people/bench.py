@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from activities.contracts import (
@@ -84,6 +84,9 @@ QUIET = 50
 
 class Bench:
     """One run, and its host."""
+
+    says: Mapping[str, str] = {}
+    """Tool -> what stands before each of its outputs."""
 
     def __init__(
         self,
@@ -306,7 +309,8 @@ class Bench:
             return Compensated(ok=True, text="as asked", cost_usd=0.5)
         if isinstance(call, ToolInput):
             given = self.results.pop(call.tool, None)
-            plain = ToolResult(id=call.id, tool=call.tool, output=f"{call.tool} {call.arguments['x']}")
+            said = f"{self.says.get(call.tool, '')}{call.tool} {call.arguments['x']}"
+            plain = ToolResult(id=call.id, tool=call.tool, output=said)
             return given.model_copy(update={"id": call.id}) if given else plain
         item = self.script if callable(self.script) else self.script.pop(0)
         item = item(call) if callable(item) else item
@@ -321,11 +325,12 @@ class Bench:
 
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
         tools = [self.specs[name] for name in child.task.tools]
-        inner = Bench(self.script, tools=tools)
+        inner = type(self)(self.script, tools=tools)
         inner.recorder = self.recorder
         inner.task, inner.clock, inner.hops = child.task, self.clock, self.hops
         inner.script, inner.blocked, inner.performed = self.script, self.blocked, self.performed
         inner.ended, inner.made_twice, inner.results = self.ended, self.made_twice, self.results
+        inner.says = self.says
         inner.identity = Identity(child.workflow_id, "inner", child.parents, child.old_command_ids)
         self.children[child.workflow_id] = inner
         program = program_for(child.task, inner.specs, child.workflow_id)

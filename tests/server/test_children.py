@@ -384,3 +384,14 @@ async def test_cancelled_run_waits_for_inner_runs_that_are_being_started(
     ends = [kind for kind in kinds if kind.startswith("EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_")]
     assert len(ends) == 2 * kinds.count("EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED")
     await replayed(run, settings)
+
+
+async def test_label_of_an_inner_runs_call_comes_up(working: Client) -> None:
+    """Its specs are known since its first reply alone."""
+    run = await begin(working, outer_task({}, {"goal": "again"}))
+    result = await run.result()
+    child = inner_run(working, run)
+    assert [(one.tool, one.run) for one in (await child.result()).labels] == [("mark", "")]
+    assert [(one.tool, one.run) for one in result.labels] == [("mark", child.id)]
+    second = inner_run(working, run, 1)
+    assert [one.run for one in (await second.result()).labels] == [child.id]

@@ -350,6 +350,7 @@ class CommandQueue:
         undone = await self._compensated(to_step, queued.by) if queued.command.compensate else ()
         self.calls.forget_effect()
         self.run.begin_anew(self._back(queued, records))
+        self.calls.label_summary()
         self._done(queued, f"Back at the beginning of step {to_step}.", undone)
 
     async def _compensated(self, since: int, by: str) -> tuple[str, ...]:

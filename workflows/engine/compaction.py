@@ -28,6 +28,7 @@ from activities.contracts import (
     Conversation,
     Frozen,
     JsonObject,
+    LabelSource,
     Message,
     ModelReplied,
     ModelSpec,
@@ -35,6 +36,7 @@ from activities.contracts import (
 )
 from workflows.api import AgentTask
 from workflows.gate.texts import decision_text
+from workflows.kernel.labels import first_of_each
 from workflows.kernel.snapshot import Snapshot
 from workflows.people import Request
 
@@ -111,6 +113,8 @@ class Replacement(Frozen):
     digest: str
     """Of the conversation up to `end`: after a rollback it may be another one."""
     note: str
+    labels: tuple[LabelSource, ...] = ()
+    """Of the run, and of the requests that the note tells of, which a rollback may have left behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +215,11 @@ class Compaction:
         holds = part is not None and len(whole) >= part.end and whole.digests[part.end] == part.digest
         return part if holds else None
 
+    def labels(self, whole: Conversation) -> tuple[LabelSource, ...]:
+        """What the note brings that is sent in place of a part of this conversation."""
+        part = self._holding(whole)
+        return part.labels if part else ()
+
     def _model(self, effect: AskModel) -> ModelSpec:
         return self._models.get(effect.role) or self._models["default"]
 
@@ -289,7 +298,7 @@ class Compaction:
 
     # -- a summary --------------------
 
-    def replace(self, part: Part, summary: str, snapshot: Snapshot, closed: Iterable[Request]) -> bool:
+    def replace(self, part: Part, summary: str, snapshot: Snapshot, closed: Sequence[Request]) -> bool:
         """Send the summary from now on, with what people said and decided. False: it would not be shorter."""
         messages = snapshot.conversation.messages[part.start : part.end]
         users = {message.content for message in messages if message.role == "user"}
@@ -304,7 +313,11 @@ class Compaction:
         if size([Message(role="user", content=note)]) >= part.bytes:
             return False
         digest = snapshot.conversation.digests[part.end]
-        self._replacement = Replacement(start=part.start, end=part.end, digest=digest, note=note)
+        told = (one for request in closed if request.kind in KINDS for one in request.labels)
+        labels = first_of_each((*snapshot.labels, *told))
+        self._replacement = Replacement(
+            start=part.start, end=part.end, digest=digest, note=note, labels=labels
+        )
         self._failed.clear()
         return True
 

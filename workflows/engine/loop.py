@@ -178,8 +178,8 @@ class Drive:
             return EffectFailed(error="transient", type="deadline", message=str(error))
         finally:
             self.calls.charge_unbilled()
-            for text in stopped[known:]:
-                run.log_event("ChildStopped", reason=text)
+            for one in stopped[known:]:
+                run.log_event("ChildStopped", reason=one.text, brings=one.brought)
 
     def deliver(self, answer: Any, effect: Effect[Any]) -> None:
         """Give the machine the answer to its effect; the calls that were begun count."""

@@ -14,7 +14,15 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
-from activities.contracts import AskPerson, JsonObject, Message, PersonDecided, ToolSpec, added
+from activities.contracts import (
+    AskPerson,
+    JsonObject,
+    LabelSource,
+    Message,
+    PersonDecided,
+    ToolSpec,
+    added,
+)
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.gate import texts
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval
@@ -40,6 +48,8 @@ MAX_STATUS_CHARS = 2000
 """Of answer and error in a status; the result has the whole."""
 OF_THE_MACHINE = {"question", "escalation"}
 """Kinds of request whose `abort` is an answer to the machine that asked."""
+BY_PEOPLE = {"Voted", "Decided"}
+"""What people do to requests: their words and arguments come into the run."""
 _DECISIONS: TypeAdapter[tuple[Decision, ...]] = TypeAdapter(tuple[Decision, ...])
 
 
@@ -166,7 +176,7 @@ class RunState:
         self.host.publish(records)
 
     def log_event(self, event: str, *, by: str = "kernel", **more: Any) -> None:
-        """Write something into the log; `more` are `reason`, `about` and `error`."""
+        """Write something into the log; `more` are `reason`, `about`, `error` and `brings`."""
         now = self.host.now()
         self.adopt(log_event(self.suspension, event, now=now, by=by, not_begun=self.not_begun, **more))
 
@@ -189,6 +199,11 @@ class RunState:
     def place(self) -> str:
         """The activity id of the pending effect."""
         return self.suspension.snapshot.place
+
+    @property
+    def labels(self) -> tuple[LabelSource, ...]:
+        """What the run has read that is untrusted or private, and what brought it."""
+        return self.suspension.snapshot.labels
 
     @property
     def last_reason(self) -> str:
@@ -364,8 +379,9 @@ class RunState:
         """Ask people; a request that was opened there before is found again."""
         s = self.suspension.snapshot
         position = Position(
-            machine=self.suspension.program.machine.name, state=s.state, step=s.step, activity_id=name
-        )
+            machine=self.suspension.program.machine.name, state=s.state, step=s.step, activity_id=name,
+            labels=s.labels,
+        )  # fmt: skip
         request = self.requests.open(topic, position, now=self.host.now(), required=required)
         self.log_requests()
         return request
@@ -405,8 +421,10 @@ class RunState:
 
     def log_requests(self) -> None:
         """What happened to requests goes into the log and to those who are notified."""
+        step, people = self.suspension.snapshot.step, self.task.labels
         for event in self.requests.take_events():
-            self.log_event(event.event, by=event.by, reason=event.reason, about=event.about)
+            brings = people.of_people(event.by, step) if event.event in BY_PEOPLE else ()
+            self.log_event(event.event, by=event.by, reason=event.reason, about=event.about, brings=brings)
             if event.moment is not None and event.moment in self.people.notify:
                 self.host.notify(event.moment, event.request)
 
@@ -431,6 +449,7 @@ class RunState:
             "error": exit_.error if exit_ else None,
             "counters": dict(self.suspension.ledger.refund(self.not_begun).spent),
             "bounds": self.bounds.state(),
+            "labels": s.labels,
             "records": s.seq,
             "origin": self.task.fork.origin if self.task.fork else None,
             "was_reset": self.identity.reset_since is not None,

@@ -13,11 +13,10 @@ from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
-from typing import Literal
 
 from pydantic import Field
 
-from activities.contracts import Frozen, JsonObject, ToolSpec
+from activities.contracts import Frozen, JsonObject, Label, ToolSpec
 from workflows.gate.arguments import (
     argument_names,
     argument_problem,
@@ -29,6 +28,7 @@ from workflows.gate.arguments import (
 )
 from workflows.gate.bounds import Bounds
 from workflows.kernel.canonical import canonical, digest_of
+from workflows.kernel.labels import Labels, names
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
     ApprovalMode,
@@ -49,6 +49,7 @@ __all__ = [
     "RequiredApproval",
     "agreeing_votes",
     "granted",
+    "label_problems",
     "person_label",
     "problem_text",
     "problems",
@@ -65,13 +66,17 @@ class RequiredApproval(Frozen):
 
     rule: str
     """`rules.0`, `tools.pay` or `effects.unsafe`."""
-    mode: ApprovalMode | Literal["reject"]
+    mode: ApprovalMode
     """`always` or `first_time`; `reject`: nobody is asked, and the call is not made."""
     settings: RequestSettings
     spent_usd: float
     """What the run, and the runs above it, had spent by then."""
     bound: Bound | None = None
     """The bound of the rule that the call would pass; None: the entry asks in any case."""
+    labels: tuple[Label, ...] = ()
+    """Those that the run had by then."""
+    after: tuple[Label, ...] = ()
+    """Those without which the rule would not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +95,22 @@ class ApprovalPolicy:
         object.__setattr__(self, "bounds", Bounds(self.approvals, self.share))
 
     def required_approval(
-        self, tool: str, arguments: JsonObject, *, spent_usd: float, activity_id: str = ""
+        self,
+        tool: str,
+        arguments: JsonObject,
+        *,
+        spent_usd: float,
+        labels: tuple[Label, ...] = (),
+        activity_id: str = "",
     ) -> RequiredApproval | None:
         """What approval a call needs; None: none. Earlier approvals of people are not considered here.
+        `labels` are those of the run.
 
         The first rule that fits decides, else the entry of the tool, else that of its effect. A tool that the
         run does not have is never called, so it needs none. What the call has taken of its rule's bounds is
         its own.
         """
-        entry, mode, rule = self._entry(tool, arguments, spent_usd)
+        entry, mode, rule = self._entry(tool, arguments, spent_usd, labels)
         bound = self.bounds.passed(entry, arguments, besides=activity_id)
         if bound is None and mode in ("never", "rules"):
             return None
@@ -108,20 +120,25 @@ class ApprovalPolicy:
             settings=(rule and rule.request) or self.people.settings_for("approval"),
             spent_usd=spent_usd,
             bound=bound,
+            labels=labels,
+            after=rule.after if rule else (),
         )
 
-    def entry(self, tool: str, arguments: JsonObject, *, spent_usd: float) -> str:
+    def entry(
+        self, tool: str, arguments: JsonObject, *, spent_usd: float, labels: tuple[Label, ...] = ()
+    ) -> str:
         """The entry that decides on a call: `rules.0`, `tools.pay` or `effects.unsafe`."""
-        return self._entry(tool, arguments, spent_usd)[0]
+        return self._entry(tool, arguments, spent_usd, labels)[0]
 
     def _entry(
-        self, tool: str, arguments: JsonObject, spent_usd: float
+        self, tool: str, arguments: JsonObject, spent_usd: float, labels: tuple[Label, ...]
     ) -> tuple[str, ApprovalMode, ApprovalRule | None]:
         if (spec := self.specs.get(tool)) is None:
             return "", "never", None
         for number, rule in enumerate(self.approvals.rules):
             costs = rule.cost_above is None or spent_usd > rule.cost_above
-            if costs and _covers(rule, spec) and fits(rule.arguments, arguments):
+            is_now = costs and set(rule.after) <= set(labels)
+            if is_now and _covers(rule, spec) and fits(rule.arguments, arguments):
                 return f"rules.{number}", rule.ask, rule
         if tool in self.approvals.tools:
             return f"tools.{tool}", self.approvals.tools[tool], None
@@ -132,7 +149,8 @@ class ApprovalPolicy:
 def _covers(rule: ApprovalRule, spec: ToolSpec) -> bool:
     """The rule is about this tool."""
     named = not rule.tools or any(fnmatchcase(spec.name, pattern) for pattern in rule.tools)
-    return named and (not rule.effects or spec.effect in rule.effects)
+    is_of_effect = not rule.effects or spec.effect in rule.effects
+    return named and is_of_effect and (not rule.sends or spec.sends in rule.sends)
 
 
 # -- what is wrong with a policy --------------------
@@ -163,6 +181,34 @@ def problems(
             found.append(((*at, "request"), text))
     unknown = [] if tools is None else [name for name in approvals.tools if name not in tools]
     return found + [(("approvals", "tools", name), _no_tool(name, tools or ())) for name in unknown]
+
+
+def label_problems(
+    approvals: Approvals, labels: Labels, *, tools: Sequence[str], specs: Iterable[ToolSpec] = ()
+) -> list[Problem]:
+    """What would make labels and the rules about them protect nothing: tools that the agent does not have.
+    Once the `specs` of all of them are known, as the agent labels them: labels that nothing brings, and sinks
+    that none of a rule's tools has."""
+    found: list[Problem] = [
+        (("labels", "tools", pattern), _no_tool(pattern, tools))
+        for pattern in labels.tools
+        if not any(fnmatchcase(name, pattern) for name in tools)
+    ]
+    is_needed = any(rule.after or rule.sends for rule in approvals.rules)
+    known = tuple(specs) if is_needed else ()
+    if len(known) < len(tools) or not is_needed:
+        return found
+    brought = {*labels.input, *labels.people, *(label for spec in known for label in spec.brings)}
+    for number, rule in enumerate(approvals.rules):
+        at = ("approvals", "rules", number)
+        if never := [label for label in rule.after if label not in brought]:
+            there = ", ".join(sorted(brought)) or "no label"
+            text = f"nothing brings {never[0]!r} into a run of this agent; the rule would never fit"
+            found.append(((*at, "after"), f"{text}. What comes in is {there}"))
+        if rule.sends and not any(_covers(rule, spec) for spec in known):
+            sinks = ", ".join(f"{spec.name}: {spec.sends}" for spec in known[:MAX_NAMED_TOOLS]) or "no tools"
+            found.append(((*at, "sends"), f"no tool that the rule is about sends so far; there are {sinks}"))
+    return found
 
 
 PATH_WORDS = {
@@ -287,6 +333,8 @@ class Grant(Frozen):
     """All who approved; empty names are those of nobody."""
     verified: bool = False
     """All have signed."""
+    labels: tuple[Label, ...] = ()
+    """Those of the run when they approved: they have decided about no other."""
 
     @property
     def approvers(self) -> tuple[str, ...]:
@@ -295,7 +343,7 @@ class Grant(Frozen):
 
     def holds(self, required: RequiredApproval, tool: str, arguments: JsonObject, needed: int) -> bool:
         """Enough of the people who would decide on this call have approved it already."""
-        if tool != self.tool or required.mode == "reject":
+        if tool != self.tool or required.mode == "reject" or not set(required.after) <= set(self.labels):
             return False
         if self.rule is not None:
             return required.mode == "first_time" and required.rule == self.rule
@@ -321,6 +369,7 @@ def granted(request: Request, required: RequiredApproval, known: Sequence[Grant]
         decided_by=request.group,
         by=tuple(other.by for other in votes),
         verified=all(other.verified for other in votes),
+        labels=names(request.labels),
     )
     found: list[Grant] = []
     if required.mode == "first_time" and (tool, required.rule) not in ((one.tool, one.rule) for one in known):

@@ -20,6 +20,7 @@ from activities.contracts import Frozen, JsonObject
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, person_label, reaches
 from workflows.gate.arguments import argument_problem, arguments_for, condition_problem
 from workflows.kernel.canonical import canonical, digest_of
+from workflows.kernel.labels import names
 from workflows.people import Command, Decision, Group, People, Request, StandingApproval, same_person
 
 __all__ = [
@@ -182,11 +183,14 @@ class DecisionRules:
     ) -> None:
         """Who may approve a small payment may not turn it into one that others must approve."""
         spent_usd = required.spent_usd if required else 0
-        after = self.policy.required_approval(request.tool or "", arguments, spent_usd=spent_usd)
+        labels = required.labels if required else names(request.labels)
+        after = self.policy.required_approval(
+            request.tool or "", arguments, spent_usd=spent_usd, labels=labels
+        )
         if after is None:
             return
-        if after.mode == "reject" and after.bound is not None:
-            why = after.bound.passed_text
+        if after.mode == "reject":
+            why = after.bound.passed_text if after.bound else f"{after.rule} rejects it"
             raise Refused(
                 f"With these arguments the call would not be made: {why}. Give others, or reject it."
             )

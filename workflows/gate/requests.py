@@ -7,9 +7,9 @@ which messages and deadlines are brought decides, and nothing else does.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from activities.contracts import Frozen, JsonObject, NoticeMoment, ToolCall
+from activities.contracts import Frozen, JsonObject, Label, LabelSource, NoticeMoment, ToolCall
 from workflows.gate.approvals import (
     ApprovalPolicy,
     Grant,
@@ -36,8 +36,8 @@ is."""
 COMMENT_CHARS = 1_000
 """Characters of a comment in a `Decided`."""
 FACTS = {
-    "kind", "activity_id", "tool", "digest", "rule", "bound", "options", "group", "approvers", "quorum",
-    "deadline", "at_deadline",
+    "kind", "activity_id", "tool", "digest", "rule", "bound", "labels", "options", "group", "approvers",
+    "quorum", "deadline", "at_deadline",
 }  # fmt: skip
 """Fields of a request that the log shows."""
 
@@ -63,6 +63,8 @@ class Position(Frozen):
     activity_id: str
     """Of what waits; unique in the run, also after a rollback. A request is opened once for each activity,
     kind, tool and arguments, or words of a machine's question."""
+    labels: tuple[LabelSource, ...] = ()
+    """Of the run."""
 
 
 EventName = Literal["Requested", "Voted", "Decided", "Warned", "Escalated", "Expired", "Withdrawn"]
@@ -156,24 +158,24 @@ class Requests:
     # -- which calls need approval --------------------
 
     def required_approval(
-        self, run: ToolCall, *, spent_usd: float, activity_id: str = ""
+        self, run: ToolCall, *, spent_usd: float, labels: tuple[Label, ...] = (), activity_id: str = ""
     ) -> RequiredApproval | None:
         """What approval this call needs, with fitted arguments; None: it may be made.
 
         It is about calls that were not asked about yet: what was decided on this very call is in its request.
-        `spent_usd` includes what the runs above a child run had spent.
+        `spent_usd` includes what the runs above a child run had spent; `labels` are those of the run.
         """
-        required = self.policy.required_approval(
-            run.tool, run.arguments, spent_usd=spent_usd, activity_id=activity_id
-        )
+        facts: Any = {"spent_usd": spent_usd, "labels": labels, "activity_id": activity_id}
+        required = self.policy.required_approval(run.tool, run.arguments, **facts)
         return None if required is None or self._earlier_approvers(run, required) else required
 
-    def earlier_approvers(self, run: ToolCall, *, spent_usd: float, activity_id: str = "") -> tuple[str, ...]:
+    def earlier_approvers(
+        self, run: ToolCall, *, spent_usd: float, labels: tuple[Label, ...] = (), activity_id: str = ""
+    ) -> tuple[str, ...]:
         """Who has approved such a call earlier in the run, as the log shows them; empty: nobody needs to, or
         somebody has to be asked."""
-        required = self.policy.required_approval(
-            run.tool, run.arguments, spent_usd=spent_usd, activity_id=activity_id
-        )
+        facts: Any = {"spent_usd": spent_usd, "labels": labels, "activity_id": activity_id}
+        required = self.policy.required_approval(run.tool, run.arguments, **facts)
         return self._earlier_approvers(run, required) if required else ()
 
     def _earlier_approvers(self, run: ToolCall, required: RequiredApproval) -> tuple[str, ...]:

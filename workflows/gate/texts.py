@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import groupby
 
-from activities.contracts import AskPerson, EffectFailed, Frozen, JsonObject, ToolCall, ToolError, ToolResult
+from activities.contracts import (
+    AskPerson,
+    EffectFailed,
+    Frozen,
+    JsonObject,
+    LabelSource,
+    ToolCall,
+    ToolError,
+    ToolResult,
+)
 from workflows.gate.approvals import agreeing_votes
 from workflows.people import Bound, Kind, Request, Verb
 
@@ -28,6 +37,7 @@ __all__ = [
     "question",
     "rejection",
     "result_without_call",
+    "rule_rejection",
     "stuck",
     "stuck_warning",
     "trouble",
@@ -204,6 +214,13 @@ def rejection(request: Request) -> str:
 def expiry(request: Request) -> str:
     """Nobody decided."""
     return f"nobody decided on request {request.id} in time"
+
+
+def rule_rejection(tool: str, rule: str, labels: Iterable[LabelSource]) -> str:
+    """For the model: a rule rejects its call."""
+    held = "; ".join(one.text for one in labels)
+    text = f"The agent's approvals reject {tool} ({rule}): the call was not made, and nobody was asked."
+    return f"{text} The run holds {held}." if held else text
 
 
 def unattended_text(tool: str) -> str:

@@ -206,7 +206,7 @@ class Performer:
         self._learn(found.tools)
 
     def _learn(self, tools: Iterable[ToolSpec]) -> None:
-        self.specs.update({spec.name: spec for spec in tools})
+        self.specs.update({spec.name: self.task.labels.labelled(spec) for spec in tools})
         if found := unchecked_paths(self.task.approvals, self.specs.values()):
             fields = {"problem": problem_text(found)}
             workflow.logger.warning("approvals.unchecked_path", extra={"ratchet": fields})

@@ -237,7 +237,7 @@ class LocalRuns:
         if missing := [name for name in task.tools if name not in self.specs]:
             known = ", ".join(self.specs) or "none"
             raise InvalidTask(f"unknown tools: {', '.join(missing)}; there are: {known}")
-        return {name: self.specs[name] for name in task.tools}
+        return {name: task.labels.labelled(self.specs[name]) for name in task.tools}
 
     def _interrupts(self, program: Program) -> Callable[[Snapshot, Program], bool] | None:
         """Where people's settings or the interrupt function pause the run."""

@@ -403,4 +403,6 @@ def _short(request: Request) -> dict[str, Any]:
         }
     if request.bound is not None:
         short["because"] = request.bound.passed_text
+    if request.labels:
+        short["holds"] = list(request.holds)
     return {**short, "arguments": request.arguments} if len(arguments) <= ARGUMENTS else short

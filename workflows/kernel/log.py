@@ -24,6 +24,7 @@ from activities.contracts import (
     EffectFailed,
     Frozen,
     JsonObject,
+    LabelSource,
     MachineEnded,
     Message,
     Together,
@@ -309,6 +310,8 @@ class Record(Frozen):
     """A rollback or fork: of the records before this one, those up to this number hold (-1: none)."""
     about: JsonObject = Field(default_factory=dict)
     """Details of a person's message, request or command: id, kind, digest, arguments, who decided."""
+    brought: tuple[LabelSource, ...] = ()
+    """Labels that the run has since then, and what brought them."""
 
     @property
     def summary(self) -> str:

@@ -126,7 +126,7 @@ class RunTools(Sequence[ToolSpec]):
 
     def __init__(self, names: Sequence[str], specs: Mapping[str, ToolSpec]) -> None:
         """`specs` by name, filled when they are known."""
-        self.names, self._specs = tuple(names), specs
+        self.names, self.specs = tuple(names), specs
 
     def __len__(self) -> int:
         return len(self.names)
@@ -134,7 +134,7 @@ class RunTools(Sequence[ToolSpec]):
     def __getitem__(self, at: Any) -> Any:
         names = self.names[at]
         try:
-            return self._specs[names] if isinstance(names, str) else tuple(self._specs[n] for n in names)
+            return self.specs[names] if isinstance(names, str) else tuple(self.specs[n] for n in names)
         except KeyError as error:
             raise ToolsUnknown(f"nothing is known yet of the tool {error}") from None
 

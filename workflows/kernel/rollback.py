@@ -9,6 +9,7 @@ from typing import Any
 from activities.contracts import Conversation, JsonObject, Message
 from workflows.kernel.context import Context, apply_difference
 from workflows.kernel.errors import NotRestored, restoring
+from workflows.kernel.labels import first_of_each
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import FORKED, MIGRATED, ROLLED_BACK, STARTED, VERSION, Record, lineage
 from workflows.kernel.machine import Machine
@@ -81,6 +82,7 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
         state=state, context=context, conversation=Conversation(said), entered=shown, entry_context=context,
         began=kept[0].at, opening=len(kept[0].messages), notes=tuple(notes), heard=heard, counts=counts,
         visit=visit, step=step, transitions=transitions, seq=kept[-1].seq + 1, branch=kept[-1].branch,
+        labels=first_of_each(one for record in kept for one in record.brought),
     )  # fmt: skip
 
 

@@ -8,12 +8,23 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from activities.contracts import Answer, AskModel, Conversation, Effect, JsonObject, Message, read_only
+from activities.contracts import (
+    Answer,
+    AskModel,
+    Conversation,
+    Effect,
+    JsonObject,
+    LabelSource,
+    Message,
+    ToolSpec,
+    read_only,
+)
 from workflows.kernel.context import Context, Patch, View, patched, to_json
 from workflows.kernel.errors import AgentError, InputRefused, restoring
+from workflows.kernel.labels import Labels
 from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Exit, Extensions, Machine, Run, RunInput, VisitEnd
+from workflows.kernel.machine import Exit, Extensions, Machine, Run, RunInput, RunTools, VisitEnd
 
 __all__ = [
     "Lens", "Live", "Moment", "Observer", "Program", "RunFacts", "Snapshot", "Suspension", "dump",
@@ -40,6 +51,10 @@ class Program:
     """Sees what the visits ask for and come to."""
     lens: Lens | None = field(default=None, compare=False)
     """Sees what the machine's functions read and write."""
+    labels: Labels = field(default_factory=Labels)
+    """Where the run's labels come from."""
+    labels_above: tuple[LabelSource, ...] = ()
+    """Those of the run above this one when it began it."""
     prepared: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +64,17 @@ class Program:
         prepared = machine.prepare(options, self.extensions) if machine.prepare else None
         object.__setattr__(self, "options", options)
         object.__setattr__(self, "prepared", prepared)
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """Those of the run's tools that are known, by name."""
+        tools = self.input.tools
+        return tools.specs if isinstance(tools, RunTools) else {spec.name: spec for spec in tools}
+
+    @property
+    def input_labels(self) -> tuple[LabelSource, ...]:
+        """Labels of what the run begins with."""
+        return self.labels.of_input(self.labels_above)
 
     @property
     def transition_limit(self) -> int:
@@ -137,6 +163,8 @@ class Snapshot:
     branch: int = 0
     interrupted: bool = False
     """The run is paused before this state."""
+    labels: tuple[LabelSource, ...] = ()
+    """What is in conversation or context: the first source of each label, in the order in which they came."""
 
     @property
     def inbox(self) -> tuple[Message, ...]:
@@ -246,6 +274,7 @@ def dump(suspension: Suspension) -> JsonObject:
         "context": s.entry_context.model_dump(mode="json"),
         "conversation": [message.model_dump(mode="json") for message in s.conversation],
         "notes": [message.model_dump(mode="json") for message in s.notes],
+        "labels": [one.model_dump(mode="json") for one in s.labels],
         "entered": _dump_facts(s.entered, Ledger()),
         "moments": moments,
         "ledger": suspension.ledger.model_dump(mode="json"),
@@ -280,6 +309,7 @@ def suspension_from(program: Program, data: Mapping[str, Any]) -> Suspension:
         context=current, entry_context=context, entered=entered, moments=tuple(moments),
         conversation=Conversation(Message.model_validate(m) for m in data["conversation"]),
         notes=tuple(Message.model_validate(m) for m in data["notes"]),
+        labels=tuple(LabelSource.model_validate(one) for one in data["labels"]),
         counts=dict(data["counts"]), **{name: data[name] for name in _PLAIN},
     )  # fmt: skip
     if snapshot.state not in machine.by_name:

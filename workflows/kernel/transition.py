@@ -12,7 +12,7 @@ recorded. A broken rule keeps nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from activities.contracts import (
     Effect,
     EffectFailed,
     JsonObject,
+    LabelSource,
     Message,
     ReadOnlyDict,
     Say,
@@ -58,9 +59,11 @@ from workflows.kernel.errors import (
     UndeclaredAccess,
     author_place,
 )
+from workflows.kernel.labels import brought, first_of_each, holds_text
 from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import (
     CLOSED,
+    FORKED,
     ROLLED_BACK,
     STARTED,
     STEERED,
@@ -113,12 +116,21 @@ def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Susp
     seal(context)  # a copy that was made with other values was not validated
     conversation = Conversation(opening)
     shown = RunFacts(float(now), len(conversation), 0, 0, ledger or Ledger())
-    snapshot = Snapshot(state, context, conversation, shown, context, float(now), len(conversation))
+    snapshot = Snapshot(
+        state,
+        context,
+        conversation,
+        shown,
+        context,
+        float(now),
+        len(conversation),
+        labels=program.input_labels,
+    )
     transition = Transition(program, snapshot, ledger or Ledger(), now)
     transition.write(Record(
         seq=0, machine=machine.name, state=state, event=STARTED, to=state, patch=whole(context),
         messages=opening, by="kernel", started=now, at=now, counters=transition.ledger.spent,
-        about={VERSION: machine.version}, begins=transition.begins_step(state),
+        about={VERSION: machine.version}, begins=transition.begins_step(state), brought=snapshot.labels,
     ))  # fmt: skip
     return transition.run(lambda: transition.enter(state, interrupt=True))
 
@@ -172,6 +184,7 @@ def advance(
     transition = Transition.of(suspension, now)
     transition.ledger = transition.ledger.charge(answer.cost)
     transition.answered += answered(effect, answer, s.place)
+    transition.label(brought(effect, answer, s.place, s.step, suspension.program.specs))
     failed = isinstance(answer, EffectFailed)
     if failed and answer.type == MODEL_REFUSED and isinstance(effect, AskModel) and effect.refusal == "ends":
         return _closed(transition, MODEL_REFUSED, answer.message, "kernel")
@@ -232,6 +245,8 @@ def steer(
     `not_begun` as in `log_event`."""
     transition = Transition.of(suspension, now)
     transition.snapshot = replace(transition.snapshot, notes=(*transition.snapshot.notes, message))
+    if not message.from_run:
+        transition.label(suspension.program.labels.of_people(by, suspension.snapshot.step))
     transition.log_event(
         STEERED, not_begun or {}, by=by, reason=message.content, about=about or {}, notes=(message,)
     )
@@ -248,10 +263,12 @@ def log_event(  # noqa: PLR0913  # the parts of a record that a host may set
     about: JsonObject | None = None,
     error: str | None = None,
     not_begun: Mapping[str, float] | None = None,
+    brings: Iterable[LabelSource] = (),
 ) -> Suspension:
     """Write something into the log; the pending effect stays. `not_begun`: what the ledger holds for calls
-    that were not begun, and so are not spent."""
+    that were not begun, and so are not spent. `brings`: labels that the run has from now on."""
     transition = Transition.of(suspension, now)
+    transition.label(brings)
     transition.log_event(event, not_begun or {}, by=by, reason=reason, about=about or {}, error=error)
     return transition.same(suspension)
 
@@ -522,14 +539,22 @@ class Transition:
             # it is counted again; of a state that an older version named otherwise, no entry is known
             counts[counter] = counts.get(counter, 1) - 1
         if event == ROLLED_BACK and machine.on_rollback:
-            context = self.own_patch(context, self.call(machine.on_rollback, context, left.context))
+            taken_over = self.own_patch(context, self.call(machine.on_rollback, context, left.context))
+            if holds_text(differences(context, taken_over)):
+                self.label(left.labels)
+            context = taken_over
+        if event == FORKED:
+            self.label(self.program.input_labels)
+        if notes := self.snapshot.notes[len(then.notes) :]:
+            self.label(self.program.labels.of_people("a message from before the rollback", then.step))
         self.snapshot = replace(self.snapshot, context=context, counts=counts, step=then.step - begins)
         s = self.snapshot
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=machine.name, state=left.state, event=event, to=target,
             step=s.step, visit=s.visit, counters=self.ledger.spent,
             patch=whole(context) if migrated else differences(then.context, context),
-            notes=s.notes[len(then.notes) :], started=self.now, at=self.now, back_to=back_to, by=by,
+            notes=notes, started=self.now, at=self.now, back_to=back_to, by=by,
+            brought=s.labels[len(then.labels) :],
             begins=self.begins_step(target), of_step=self.record_step(), reason=reason,
             about={**about, VERSION: machine.version} if migrated else about,
         ))  # fmt: skip
@@ -755,6 +780,12 @@ class Transition:
         moment = Moment(_signature(effect), answer, self.shown(), keep or {})
         self.snapshot = replace(s, moments=(*moments, moment), calls=s.calls + (answer is not None))
 
+    def label(self, sources: Iterable[LabelSource]) -> None:
+        """The run has these labels from now on."""
+        s = self.snapshot
+        if len(labels := first_of_each((*s.labels, *sources))) > len(s.labels):
+            self.snapshot = replace(s, labels=labels)
+
     def say(self, messages: tuple[Message, ...]) -> None:
         s = self.snapshot
         if messages:
@@ -815,7 +846,7 @@ class Transition:
             messages=s.conversation.messages[len(before.conversation) :], beside=self.beside,
             heard=s.heard - before.heard, answered=self.answered, counters=self.ledger.spent,
             started=s.entered.now if to else self.effect_started, at=self.now, by=by, error=error,
-            about=about,
+            about=about, brought=s.labels[len(before.labels) :],
         ))  # fmt: skip
         self.answered, self.beside, self.progress, self.thought = (), (), "", ""
 
@@ -824,7 +855,8 @@ class Transition:
         s, spent = self.snapshot, self.ledger.refund(not_begun).spent
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, step=s.step,
-            of_step=self.record_step(), visit=s.visit, counters=spent, started=self.now, at=self.now, **more,
+            of_step=self.record_step(), visit=s.visit, counters=spent, started=self.now, at=self.now,
+            brought=s.labels[len(self.logged.labels) :], **more,
         ))  # fmt: skip
 
     def write(self, record: Record) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from activities.contracts import Compensated, CompensateInput, JsonObject, ToolCall, ToolResult
-from workflows.engine.calls.records import NOT_MADE
 from workflows.engine.calls.site import bounded, call_site
 from workflows.engine.calls.under_way import GivenOut, UnderWay
 from workflows.engine.run_state import RunState
 from workflows.hosts import CallAnswer, CallSite
+from workflows.kernel.labels import NOT_MADE
 from workflows.people import DoneCall
 
 __all__ = ["DoneCalls", "compensation_text", "cut"]

@@ -11,9 +11,10 @@ from activities.contracts import EffectFailed, MachineEnded, RunMachine, added
 from activities.text import problems_text
 from workflows.api import AgentTask, RunResult
 from workflows.engine.calls.call import Call
-from workflows.engine.calls.records import AnswerRecord
+from workflows.engine.calls.records import AnswerRecord, StoppedRun
 from workflows.engine.calls.site import bounded
 from workflows.hosts import ChildRun
+from workflows.kernel.labels import from_run, lost_run
 from workflows.people import Bound
 from workflows.task import inner_task
 
@@ -51,14 +52,17 @@ class InnerRun(Call[AnswerRecord]):
             return self._lost(result)
         self._return_bounds(result.bounds)
         self.calls.done.inherit(workflow_id, result.calls)
+        brought = from_run(result.labels, workflow_id)
         if is_stopped and result.exit_reason == "cancelled":
             # A command stopped it. What it spent is spent.
             self.calls.add_unbilled(self._ended(result).cost)
-            self.calls.pending.children_stopped.append(result.error or "")
+            self.calls.pending.children_stopped.append(StoppedRun(text=result.error or "", brought=brought))
             raise asyncio.CancelledError
         if result.exit_reason in ("broken_rule", "bug", "refused"):
             kind, text = result.raises or result.exit_reason, f"{workflow_id}: {result.error}"
-            return EffectFailed(error="fatal", type=kind, message=text, spent=result.counters)
+            return EffectFailed(
+                error="fatal", type=kind, message=text, spent=result.counters, brought=brought
+            )
         return self._ended(result)
 
     def _task(self) -> AgentTask | EffectFailed:
@@ -71,8 +75,9 @@ class InnerRun(Call[AnswerRecord]):
         try:
             ledger = self.calls.under_way.since.ledger
             spent_usd = ledger.used("cost_usd") + self.calls.pending.spent["cost_usd"]
+            labels = from_run(self.run.labels, self.run.identity.workflow_id)
             runs = max(self.calls.under_way.siblings, 1)
-            inner = inner_task(task, self.wanted, self._share(), spent_usd)
+            inner = inner_task(task, self.wanted, self._share(), spent_usd, labels)
             part = self.run.bounds.lend(self.name, runs)
             return inner.model_copy(update={"bounds": part or None})
         except ValueError as error:
@@ -97,7 +102,11 @@ class InnerRun(Call[AnswerRecord]):
             self.run.log_bounds(self.wanted.title, self.name, bounds)
 
     def _lost(self, failure: EffectFailed) -> EffectFailed:
-        """It ended without a result: what it did is unknown here, and its part of the bounds stays used."""
+        """It ended without a result: what it did and read is unknown here, and its part of the bounds stays
+        used."""
+        run = self.run
+        brought = lost_run(run.labels, self.wanted.give, run.specs, self.workflow_id)
+        failure = failure.model_copy(update={"brought": brought})
         if failure.error != "unknown_outcome":
             self._return_bounds(())
             return failure
@@ -118,4 +127,5 @@ class InnerRun(Call[AnswerRecord]):
             outcome=result.outcome,
             spent=result.counters,
             workflow_id=self.workflow_id,
+            brought=from_run(result.labels, self.workflow_id),
         )

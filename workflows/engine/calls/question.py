@@ -117,7 +117,8 @@ class Question(Call[AnswerRecord]):
             sizes = f"the question has about {after:,} tokens instead of {part.tokens:,}"
             reason = f"{name} are sent as a summary from now on; {sizes}:\n{text[:MAX_LOGGED_CHARS]}"
             about |= {"tokens_after": after, "summary": text}
-            self.run.log_event("Compacted", reason=reason, about=about)
+            brings = compaction.labels(snapshot.conversation)
+            self.run.log_event("Compacted", reason=reason, about=about, brings=brings)
             return
         compaction.failed(snapshot.conversation, self.effect)
         problem = "the summary is no shorter than the messages" if text else "the summary is empty"

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from activities.contracts import (
     Effect,
     JsonObject,
+    LabelSource,
     Message,
     SingleAnswer,
     ToolResult,
@@ -21,14 +22,12 @@ from activities.contracts import (
     cost_of_tools,
 )
 from workflows.gate.texts import edit_note
+from workflows.kernel.labels import NOT_MADE
 from workflows.kernel.log import tool_calls
 
-__all__ = ["NOT_MADE", "AnswerRecord", "PendingEffect", "ToolCallRecord"]
+__all__ = ["NOT_MADE", "AnswerRecord", "PendingEffect", "StoppedRun", "ToolCallRecord"]
 
 R = TypeVar("R", bound=BaseModel)
-
-NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments"}
-"""Errors of tool calls that were not made."""
 
 
 class AnswerRecord(BaseModel):
@@ -64,6 +63,15 @@ class ToolCallRecord(BaseModel):
     """How often it is made again, because it did not take effect."""
 
 
+class StoppedRun(BaseModel):
+    """An inner run that a command stopped."""
+
+    text: str
+    """What it said."""
+    brought: tuple[LabelSource, ...] = ()
+    """Its labels."""
+
+
 class PendingEffect(BaseModel):
     """The calls of the pending effect."""
 
@@ -71,8 +79,8 @@ class PendingEffect(BaseModel):
         default_factory=dict
     )
     """By activity id; those that have ended in the order of their ends."""
-    children_stopped: list[str] = Field(default_factory=list)
-    """What inner runs said when a command stopped them."""
+    children_stopped: list[StoppedRun] = Field(default_factory=list)
+    """Inner runs that a command stopped."""
 
     def record(self, name: str, kind: type[R]) -> R:
         """Of the call with this activity id."""

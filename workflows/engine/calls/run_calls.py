@@ -32,6 +32,7 @@ from workflows.engine.compaction import Compaction
 from workflows.engine.fallback import Fallbacks, ModelChange
 from workflows.engine.run_state import RunState, UnlessPreempted
 from workflows.hosts import CallSite, HostCall
+from workflows.kernel.labels import first_of_each
 from workflows.kernel.snapshot import Suspension
 from workflows.kernel.transition import close
 
@@ -165,6 +166,15 @@ class RunCalls:
             return None
         return asked, self.question_site(after, after.snapshot.place, asked, now)
 
+    def label_summary(self) -> None:
+        """After a rollback: the summary of older messages may tell of what the run has left behind."""
+        brings = self.compaction.labels(self.run.suspension.snapshot.conversation)
+        if len(first_of_each((*self.run.labels, *brings))) > len(self.run.labels):
+            text = (
+                "the summary of older messages, which is still sent, was written when the run had this label"
+            )
+            self.run.log_event("Labelled", reason=text, brings=brings)
+
     # -- the end of an effect --------------------
 
     def forget_effect(self) -> None:
@@ -201,7 +211,7 @@ class RunCalls:
         """What is unknown of the calls of a run that is stopped, and what its inner runs said."""
         names = ", ".join([*self.under_way.unsafe, *self.pending.unknown_outcomes])
         unknown = f"; outcome unknown: {names}" if names else ""
-        return unknown + "".join(f"; its inner run: {text}" for text in self.pending.children_stopped)
+        return unknown + "".join(f"; its inner run: {one.text}" for one in self.pending.children_stopped)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from activities.contracts import (
     AfterReset,
+    JsonObject,
     NotBegun,
     Reconciled,
     ReconcileInput,
@@ -26,9 +27,11 @@ from workflows.engine.calls.site import call_site
 from workflows.engine.calls.under_way import GivenOut
 from workflows.engine.run_state import Preempted
 from workflows.gate import texts
+from workflows.gate.approvals import RequiredApproval
 from workflows.gate.arguments import arguments_for
+from workflows.kernel.labels import names
 from workflows.kernel.snapshot import Suspension
-from workflows.people import Bound, Request
+from workflows.people import Request
 
 __all__ = ["PendingToolCall"]
 
@@ -83,39 +86,42 @@ class PendingToolCall(Call[ToolCallRecord]):
         if record.answer is not None or record.request:
             return
         spent_usd = run.task.spent_above_usd + run.suspension.ledger.used("cost_usd")
-        about: Any = {"spent_usd": spent_usd, "activity_id": self.name}
-        required = run.requests.required_approval(self.call, **about)
+        facts: Any = {"spent_usd": spent_usd, "labels": names(run.labels)}
+        required = run.requests.required_approval(self.call, activity_id=self.name, **facts)
         if required is None:
-            by = run.requests.earlier_approvers(self.call, **about)
+            by = run.requests.earlier_approvers(self.call, activity_id=self.name, **facts)
             if by and not record.passed:
                 record.passed = True
                 text = f"{self.call.title} was approved before, by {', '.join(by)}"
                 run.log_event("ApprovedBefore", reason=text)
-            self._take_share(spent_usd)
+            self._take_share(run.requests.policy.entry(self.call.tool, self.call.arguments, **facts))
             return
         run.bounds.give_back(self.name)
-        if required.mode == "reject" and required.bound is not None:
-            self._reject(required.bound)
+        if required.mode == "reject":
+            self._reject(required)
         elif run.people.unattended:
             self._leave_out("rejected", texts.unattended_text(self.call.tool))
         else:
             record.request = run.open(texts.approval(self.call, required.bound), self.name, required).id
 
-    def _take_share(self, spent_usd: float) -> None:
+    def _take_share(self, entry: str) -> None:
         """It passes unasked: have it counted where its rule has bounds."""
         run, call = self.run, self.call
-        if not run.bounds.rules:
-            return
-        entry = run.requests.policy.entry(call.tool, call.arguments, spent_usd=spent_usd)
-        if run.bounds.take(self.name, entry, call.arguments):
+        if run.bounds.rules and run.bounds.take(self.name, entry, call.arguments):
             run.log_bounds(call.title, self.name, run.bounds.state(entry))
 
-    def _reject(self, bound: Bound) -> None:
-        """Its rule lets no more calls be made, and has nobody asked."""
-        text, facts = texts.beyond_bound(self.call.tool, bound), bound.model_dump(mode="json")
-        self._leave_out("rejected", text)
-        about = {"activity_id": self.name, "tool": self.call.tool, "bound": facts}
-        self.run.log_event("BeyondBound", reason=text, about=about)
+    def _reject(self, required: RequiredApproval) -> None:
+        """Its rule has it not made, and has nobody asked."""
+        run, tool, bound = self.run, self.call.tool, required.bound
+        about: JsonObject = {"activity_id": self.name, "tool": tool, "rule": required.rule}
+        if bound is not None:
+            text = texts.beyond_bound(tool, bound)
+            self._leave_out("rejected", text)
+            run.log_event("BeyondBound", reason=text, about={**about, "bound": bound.model_dump(mode="json")})
+        else:
+            text = texts.rule_rejection(tool, required.rule, run.labels)
+            self._leave_out("rejected", text)
+            run.log_event("RejectedByRule", reason=text, about=about)
 
     def apply_decision(self, request: Request) -> None:
         """Take over what was decided about it."""
