@@ -69,7 +69,7 @@ COMMANDS = {
     "replay": ("history", "Run it again from its history: would today's code do the same?"),
     "check": ("history", "Before a deploy: would today's code break a run that is not over?"),
     "export": ("cassette", "Write a run as one file that `ratchet test` plays."),
-    "verify": ("verify", "Prove what machines can do; check the evidence of a run that is over."),
+    "verify": ("verify", "Prove what machines and agents can do; check the evidence of a run that is over."),
     "test": ("cassette", "Play runs from files, offline; name the first difference."),
     "compare": ("history", "Show two runs side by side by step, and where they differ first."),
     "agents": ("catalog", "List agents: those of the current folder, and those that come with Ratchet."),

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from client.cli.evidence import evidence
 from client.cli.options import command
+from client.cli.verify_agent import agent
 from client.cli.verify_machine import machine
 
 __all__ = ["app"]
@@ -41,11 +42,12 @@ class _Verify(TyperGroup):
 app = typer.Typer(
     name="verify",
     cls=_Verify,
-    help="Verify a machine before it runs, or what a run did. `ratchet verify evidence --help` has the "
-    "options of RUN|FILE.",
+    help="Verify a machine or an agent before it runs, or what a run did. `ratchet verify evidence --help` "
+    "has the options of RUN|FILE.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 command(app)(machine)
+command(app)(agent)
 command(app)(evidence)

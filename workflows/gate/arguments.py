@@ -29,8 +29,8 @@ from workflows.machines.common.json_schema import SAFE_KEYWORDS, error_text, ext
 from workflows.people import json_problem
 
 __all__ = [
-    "Condition", "argument_names", "argument_problem", "arguments_for", "checks_path", "condition_problem",
-    "fits", "has_key", "number_problem",
+    "Condition", "argument_names", "argument_problem", "arguments_for", "checks_path", "closed_schema",
+    "condition_problem", "fits", "has_key", "number_problem",
 ]  # fmt: skip
 
 Condition = JsonObject | bool
@@ -91,6 +91,11 @@ def arguments_for(spec: ToolSpec, arguments: JsonObject) -> JsonObject | str:
         return (
             f"The JSON schema of {spec.name} cannot be used ({type(error).__name__}); the call was not made."
         )
+
+
+def closed_schema(spec: ToolSpec) -> JsonObject:
+    """The schema that a call's arguments must fit: the tool's, without names that it does not list."""
+    return _closed_schema(_plain_schema(spec.parameters))
 
 
 class _Misfit(ValueError):
@@ -329,7 +334,7 @@ def _values_of(schema: object, keyword: str) -> Iterator[object]:
 
 def argument_problem(name: str, condition: Condition, spec: ToolSpec) -> str:
     """Why this condition cannot protect this tool's argument; empty when it can, or cannot be told."""
-    schema = _closed_schema(_plain_schema(spec.parameters))
+    schema = closed_schema(spec)
     return _argument_problem(name, condition, schema, schema)
 
 

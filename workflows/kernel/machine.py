@@ -316,6 +316,10 @@ class Machine:
     """Effects in one visit."""
     caps: Callable[[Any], Mapping[str, int]] | None = None
     """options -> counter of `counts` -> most entries; others have `max_transitions`."""
+    most_calls: Callable[[Any, float], float] | None = None
+    """(options, replies) -> the most calls of tools that one run makes by itself, inner runs and all, when
+    models reply so often; both may be infinite. None: it is not known. `ratchet verify agent` counts with
+    it."""
     roles: tuple[str, ...] = ("default",)
     """Model roles that the machine uses; only `default` must be given."""
     plain_replies: bool = True

@@ -11,6 +11,7 @@ CONCLUDING does so; a reply without blocks goes there at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -449,6 +450,12 @@ MACHINE = Machine(
         "iterations": options.max_iterations,
         "blocks": MAX_BLOCKS * options.max_iterations,
     },
+    # Each call is made between two steps of its block.
+    most_calls=lambda options, replies: (
+        MAX_BLOCKS * min(options.max_iterations, replies) * (options.block.calls + 1)
+        if options.nested.policy == "never"
+        else math.inf
+    ),
     roles=ROLES,
     plain_replies=False,
     takes_material=True,

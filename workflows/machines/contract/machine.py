@@ -487,6 +487,8 @@ MACHINE = Machine(
         {"exit_reason", "error", "session_log", "wrapup_trigger_reason", "overdraft", "call", "show", "round"}
     ),
     max_transitions=max_transitions,
+    # A call comes after a decision and its check.
+    most_calls=lambda options, replies: min((max_transitions(options) + 1) // 3, replies),
     roles=("default", "strong", "regular"),
     plain_replies=False,
     exits=EXITS,

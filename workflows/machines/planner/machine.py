@@ -17,6 +17,9 @@ from workflows.machines.planner.loop import ENDS, S
 
 __all__ = ["MACHINE", "build_machine"]
 
+MAX_EFFECTS = 10_000
+"""Calls of one reply are effects of one visit."""
+
 EXITS: Mapping[str, str] = {
     "answered": "the model answered without asking for a tool",
     "finished": "simple mode: the model decided on the action `finish`",
@@ -67,7 +70,10 @@ def build_machine(options: Options) -> Machine:
         # Three moves an iteration and some around: the limit is `max_iterations` alone (R-003-8).
         max_transitions=lambda options: 3 * options.max_iterations + 10,
         caps=lambda options: {"iterations": options.max_iterations + 1},
-        max_effects=10_000,
+        max_effects=MAX_EFFECTS,
+        most_calls=lambda options, replies: (
+            min(options.max_iterations, replies) * (1 if mode == "simple" else MAX_EFFECTS)
+        ),
         roles=("default", "planner", "decide", "summary"),
         plain_replies=False,
         exits=EXITS,

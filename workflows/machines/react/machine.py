@@ -458,6 +458,8 @@ def react_machine(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABEL
         prepare=prepare,
         # The option counts visits (R-000-11); the first visit needs no transition.
         max_transitions=lambda options: (options.max_transitions or 10 * options.max_steps) - 1,
+        # A thought makes one call at most, and COMMIT, which comes after it, counts all thoughts.
+        most_calls=lambda options, replies: min(options.max_steps, replies),
         exits=EXITS,
     )
 

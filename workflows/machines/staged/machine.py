@@ -18,6 +18,7 @@ notes, the fallback text, `last_error`) happens on entering a state, in `on_erro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from enum import Enum
 from functools import partial
@@ -68,7 +69,14 @@ from workflows.machines.staged.context import (
     Observation,
 )
 from workflows.machines.staged.options import FAILING, ROLES, Options, Stage
-from workflows.machines.staged.stages import FLOWS, StageEnd, StageFailure, StageView, check_precondition
+from workflows.machines.staged.stages import (
+    FLOWS,
+    MOST_CALLS,
+    StageEnd,
+    StageFailure,
+    StageView,
+    check_precondition,
+)
 
 __all__ = ["MACHINE", "build_machine"]
 
@@ -426,6 +434,14 @@ def hooks_of(options: Options, extensions: Extensions) -> Mapping[str, Callable[
     return found
 
 
+def most_calls(options: Options, replies: float) -> float:
+    """The most calls of tools in one run: no stage runs twice in a pass, and a stage that acts asks once."""
+    if any(stage.flow_type == "machine" and stage.tools for stage in options.running):
+        return math.inf
+    acting = sum(stage.flow_type == "act" for stage in options.running)
+    return MOST_CALLS * min(acting * options.max_iterations, replies)
+
+
 def build_machine(options: Options) -> Machine:
     """The machine of these stages. Raises DefinitionError naming the stages whose lifecycle is not sound."""
     made = Lifecycle(options)
@@ -453,6 +469,7 @@ def build_machine(options: Options) -> Machine:
             # Every loop leads through the first stage; one more for the error handler.
             max_transitions=options.max_iterations * len(made.running) + 1,
             caps=lambda options: {"passes": options.max_iterations},
+            most_calls=most_calls,
             roles=ROLES,
             plain_replies=False,
             exits=EXITS,

@@ -64,7 +64,7 @@ from workflows.machines.staged.prompt import (
 )
 from workflows.machines.staged.reply import object_in, read_observation, read_thought
 
-__all__ = ["FLOWS", "StageEnd", "StageFailure", "StageView", "check_precondition"]
+__all__ = ["FLOWS", "MOST_CALLS", "StageEnd", "StageFailure", "StageView", "check_precondition"]
 
 T = TypeVar("T")
 Doing = Generator[Effect[Any], Any, T]

@@ -386,5 +386,6 @@ MACHINE = Machine(
     # Two for each calls, and one before the first.
     max_transitions=lambda options: 2 * options.max_iterations + 1,
     caps=lambda options: {"iterations": options.max_iterations},
+    most_calls=lambda options, replies: options.max_calls_per_reply * min(options.max_iterations, replies),
     exits=EXITS,
 )

@@ -1,0 +1,250 @@
+"""`ratchet verify agent`: the most that an agent can do with nobody asked, and what a change newly allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from client.agents.agentfile import AgentFile, Choice, Draft
+from client.agents.catalog import Catalog
+from client.agents.yaml import YamlFile
+from client.cli import render
+from client.cli.mcptools import mcp_servers
+from client.cli.options import CommonOptions, Json
+from client.errors import UsageError
+from client.runs.words import plain
+from client.server.workerconfig import Allowed
+
+if TYPE_CHECKING:
+    from activities.contracts import ToolSpec
+    from workflows.verify.policy.bounds import Radius
+    from workflows.verify.policy.call_sets import CallSet
+    from workflows.verify.policy.report import AgentReport, Comparison, Judged
+
+__all__ = ["agent"]
+
+NO_SOLVER = (
+    "`ratchet verify agent` needs the solver z3, which is not installed: `pip install 'ratchet[verify]'`, in "
+    "a checkout `pip install '.[verify]'`"
+)
+
+File = Annotated[str, typer.Argument(help="Agent file, or name of a shipped agent.", metavar="FILE")]
+Against = Annotated[
+    Path | None,
+    typer.Option(
+        "--against", help="The agent file as it was: print only what is newly allowed; 1 if anything."
+    ),
+]
+
+
+async def agent(  # each is an option of the command
+    common: CommonOptions,
+    file: File,
+    against: Against = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="For a pull request on GitHub.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="1 also for what has no bound, is unknown, or is of no use.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Show the most that an agent can do in one run with nobody asked; or what a change newly allows."""
+    if find_spec("z3") is None:
+        raise UsageError(NO_SOLVER)
+    from workflows.verify.policy.report import compared, reported
+
+    chosen, draft = Choice(agent=file).finish()
+    settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
+    catalog = Catalog.load(settings)
+    catalog.check(chosen, draft)
+    served = [tool for server in await mcp_servers(settings) for tool in server.tools]
+    judged = _judged(catalog, chosen, served)
+    if against is None:
+        report = reported(judged)
+        _print(_report_json(report), _report_lines(report), _report_markdown(report), as_json, markdown)
+        weak = report.unknown or report.useless or any(one.is_unbounded for one in report.radii)
+        return 1 if report.violations or (strict and weak) else 0
+    found = compared(judged, _judged(catalog, _old_agent(against), served))
+    lines = list(_change_lines(found)) or ["nothing is newly allowed"]
+    _print(
+        _change_json(found),
+        lines,
+        _change_markdown(chosen.name, list(_change_lines(found))),
+        as_json,
+        markdown,
+    )
+    return 0 if found.is_empty else 1
+
+
+def _judged(catalog: Catalog, chosen: AgentFile, served: list[ToolSpec]) -> Judged:
+    from workflows.verify.policy.report import Judged
+
+    machine = catalog.machine(chosen.machine, chosen.machine_version, chosen.options)
+    specs = {tool.name: tool for tool in (*catalog.tools, *served) if tool.name in chosen.tools}
+    return Judged(chosen, machine, specs)
+
+
+def _old_agent(path: Path) -> AgentFile:
+    """The agent as it was. Its modules are those of the new one: an old file may lie anywhere."""
+    draft = Draft(YamlFile(path))
+    draft.values.pop("modules", None)
+    return draft.finish()
+
+
+def _print(
+    data: dict[str, Any], lines: Iterator[str] | list[str], markdown: str, as_json: bool, is_markdown: bool
+) -> None:
+    if as_json:
+        render.print_json(data)
+    elif is_markdown:
+        typer.echo(markdown)
+    else:
+        for line in lines:
+            typer.echo(plain(line))
+
+
+# -- what an agent can do --------------------
+
+
+def _report_lines(report: AgentReport) -> Iterator[str]:
+    from workflows.verify.policy.report import WHEN, bound_text, radius_text
+
+    judged = report.judged
+    yield f"agent {judged.agent.name}: machine {judged.machine.name}; {bound_text(judged.bound)}"
+    plain_tools = [name for name, sets in report.sets.items() if _is_plain(sets)]
+    for name, sets in report.sets.items():
+        if name in plain_tools:
+            continue
+        yield f"\n{name} ({judged.specs[name].effect})"
+        for one in sets:
+            bound = f", {one.bound_text}" if one.bound_text else ""
+            yield f"  {one.entry}{_of(one)}{bound}: {WHEN[one.level]}"
+        for found in (one for one in report.radii if one.tool == name):
+            yield f"  one run: {radius_text(found)}; {WHEN[found.level]}"
+            if found.example is not None:
+                yield f"    such as {found.example.title}"
+    if plain_tools:
+        effect = "its effect is" if len(plain_tools) == 1 else "their effects are"
+        yield f"\nnobody is asked about {', '.join(plain_tools)}: {effect} pure or read"
+    rest = [f"{name} {problem}" for name, problem in report.useless.items()]
+    rest += [*report.remarks, *(f"UNKNOWN {one}" for one in report.unknown)]
+    rest += [f"VIOLATED {one}" for one in report.violations]
+    if rest:
+        yield ""
+    yield from (f"- {one}" for one in rest)
+
+
+def _is_plain(sets: Sequence[CallSet]) -> bool:
+    """Nothing is to be said of the tool but that nobody is asked."""
+    return all(one.level == "unasked" and one.effect in ("pure", "read") and not one.unknown for one in sets)
+
+
+def _of(one: CallSet) -> str:
+    """Which calls those are, if not all that are left."""
+    narrowed = ", ".join(f"{name} {words}" for name, words in one.narrowed)
+    return f" ({narrowed})" if narrowed and not one.is_beyond else ""
+
+
+def _report_markdown(report: AgentReport) -> str:
+    from workflows.verify.policy.report import WHEN, bound_text, radius_text
+
+    judged = report.judged
+    rows = [
+        f"| `{one.tool}` | {one.effect} | {WHEN[one.level]} | {_cell(radius_text(one))} | {_code(one)} |"
+        for one in report.radii
+    ]
+    table = ["| tool | effect | when | at most in one run | such as |", "|---|---|---|---|---|", *rows]
+    nothing = "No call of an unsafe or keyed tool passes without a person."
+    lines = [
+        f"### What `{judged.agent.name}` can do with nobody asked",
+        "",
+        f"Machine `{judged.machine.name}`; {bound_text(judged.bound)}.",
+        "",
+        *(table if rows else [nothing]),
+    ]
+    rest = [f"- `{name}` {_cell(problem)}" for name, problem in report.useless.items()]
+    rest += [f"- {_cell(one)}" for one in report.remarks]
+    rest += [f"- **unknown**: {_cell(one)}" for one in report.unknown]
+    rest += [f"- **violated**: {_cell(one)}" for one in report.violations]
+    return "\n".join([*lines, *(["", *rest] if rest else [])])
+
+
+def _cell(text: str) -> str:
+    """Text that stays text in a table of Markdown."""
+    return plain(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _code(one: Radius) -> str:
+    title = plain(one.example.title).replace("|", "\\|").replace("`", "'") if one.example else ""
+    return f"`{title}`" if title else ""
+
+
+def _report_json(report: AgentReport) -> dict[str, Any]:
+    return {
+        "agent": report.judged.agent.name,
+        "machine": report.judged.machine.name,
+        "calls": _finite(report.judged.bound.calls),
+        "calls_why": report.judged.bound.why,
+        "entries": [_set_json(one) for sets in report.sets.values() for one in sets],
+        "runs": [
+            {
+                "tool": one.tool,
+                "effect": one.effect,
+                "level": one.level,
+                "calls": _finite(one.calls),
+                "calls_why": one.calls_why,
+                "sums": {name: _finite(total) for name, total in one.sums.items()},
+                "example": one.example and one.example.arguments,
+            }
+            for one in report.radii
+        ],
+        "useless": dict(report.useless),
+        "remarks": list(report.remarks),
+        "unknown": report.unknown,
+        "violations": list(report.violations),
+    }
+
+
+def _set_json(one: CallSet) -> dict[str, Any]:
+    return {
+        "tool": one.tool,
+        "entry": one.entry,
+        "level": one.level,
+        "bound": one.bound_text,
+        "arguments": dict(one.narrowed),
+        "example": one.example and {"arguments": one.example.arguments, "spent_usd": one.example.spent_usd},
+        "unknown": list(one.unknown),
+    }
+
+
+def _finite(number: float) -> float | None:
+    """null: nothing bounds it."""
+    return None if math.isinf(number) else number
+
+
+# -- what a change newly allows --------------------
+
+
+def _change_lines(found: Comparison) -> Iterator[str]:
+    from workflows.verify.policy.report import NEWLY
+
+    for one in found.passes:
+        which = ", ".join(f"{name} {words}" for name, words in one.narrowed) or "every call"
+        yield f"{one.tool}: {which} {NEWLY[one.level]} ({one.entry})"
+    yield from found.grown
+    yield from (f"unknown: {one}" for one in found.unknown)
+
+
+def _change_markdown(name: str, lines: list[str]) -> str:
+    if not lines:
+        return f"### `{name}`: nothing is newly allowed"
+    return "\n".join([f"### `{name}`: newly allowed", "", *(f"- {_cell(line)}" for line in lines)])
+
+
+def _change_json(found: Comparison) -> dict[str, Any]:
+    passes = [_set_json(one) for one in found.passes]
+    return {"passes": passes, "grown": list(found.grown), "unknown": list(found.unknown)}

@@ -1,0 +1,168 @@
+"""`ratchet verify agent`: what it prints, and what a pull request is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.client.commandline import Cli, agent_file, environment
+from tests.client.conftest import ROOT
+
+pytest.importorskip("z3")
+
+AGENT = """
+name: payer
+machine: react
+options: {{max_steps: {steps}}}
+tools: [transfer]
+modules: [{modules}]
+limits: {{cost_usd: {cost}}}
+approvals:
+  rules:
+    - {{tools: [transfer], arguments: {{cents: {{maximum: {cents}}}}}, ask: never}}
+people:
+  groups: {{boss: {{members: [{members}]}}}}
+  requests: {{group: boss}}
+models: {{default: scripted}}
+"""
+TRANSFER = ROOT / "examples" / "tools" / "transfer.py"
+
+
+@pytest.fixture
+def cli(data_dir: Path, tmp_path: Path) -> Cli:
+    return Cli(data_dir, tmp_path)
+
+
+def payer(folder: Path, name: str, **changes: object) -> str:
+    values = {"steps": 3, "cents": 5000, "cost": 1, "members": "ann", "modules": TRANSFER, **changes}
+    path = folder / f"{name}.yaml"
+    path.write_text(AGENT.format(**values))
+    return str(path)
+
+
+def test_blast_radius_is_printed_with_its_call(cli: Cli, tmp_path: Path) -> None:
+    shown = cli("verify", "agent", payer(tmp_path, "payer"))
+    assert shown.code == 0, shown.err
+    assert "rules.0 (cents 1 to 5000): nobody is asked" in shown.out
+    assert "one run: at most 3 calls, cents at most 15,000 in all; nobody is asked" in shown.out
+    assert "cents=5000)" in shown.out
+
+
+def test_change_by_one_prints_exactly_that_interval(cli: Cli, tmp_path: Path) -> None:
+    """The old file may lie anywhere: `git show` has put it there."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    old = payer(elsewhere, "old", modules="../no/such.py")
+    shown = cli("verify", "agent", payer(tmp_path, "new", cents=5001), "--against", old)
+    assert shown.code == 1
+    assert shown.out.splitlines() == [
+        "transfer: cents 5001 newly passes unasked (rules.0)",
+        "transfer: cents in all newly up to 15,003 in one run, nobody is asked; before 15,000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ({"steps": 3}, {"steps": 4}, "transfer: calls newly up to 4 in one run, nobody is asked; before 3"),
+        ({"cost": 1}, {"cost": 2}, "limits.cost_usd is newly 2; before 1"),
+        ({"cost": 1}, {"cost": "null"}, "limits.cost_usd is newly null; before 1"),
+        ({"members": "ann"}, {"members": "ann, bob"}, "newly decided by 1 of ann, bob; before by 1 of ann"),
+        ({"members": "ann"}, {"members": ""}, "newly decided by anybody; before by 1 of ann"),
+    ],
+)
+def test_whatever_grows_is_named(
+    cli: Cli, tmp_path: Path, before: dict[str, object], now: dict[str, object], said: str
+) -> None:
+    old, new = payer(tmp_path, "old", **before), payer(tmp_path, "new", **now)
+    shown = cli("verify", "agent", new, "--against", old)
+    assert shown.code == 1
+    assert said in shown.out
+    back = cli("verify", "agent", old, "--against", new)
+    assert (back.code, back.out) == (0, "nothing is newly allowed\n"), back.out
+
+
+def test_markdown_is_a_table_and_a_list(cli: Cli, tmp_path: Path) -> None:
+    old, new = payer(tmp_path, "old"), payer(tmp_path, "new", cents=5001)
+    table = cli("verify", "agent", new, "--markdown").out
+    assert "| `transfer` | unsafe | nobody is asked |" in table
+    listed = cli("verify", "agent", new, "--against", old, "--markdown").out
+    assert listed.startswith("### `payer`: newly allowed\n\n- transfer: cents 5001 newly")
+
+
+def test_json_has_the_same(cli: Cli, tmp_path: Path) -> None:
+    shown = cli("verify", "agent", payer(tmp_path, "payer"), "--json").json
+    (run,) = shown["runs"]
+    assert (run["calls"], run["sums"], run["example"]["cents"]) == (3, {"cents": 15_000}, 5000)
+
+
+def test_strict_fails_on_what_has_no_bound(cli: Cli, tmp_path: Path) -> None:
+    """The refund desk pays by its own code: the policy alone bounds nothing."""
+    assert cli("verify", "agent", "refund_desk").code == 0
+    assert cli("verify", "agent", "refund_desk", "--strict").code == 1
+    assert cli("verify", "agent", payer(tmp_path, "payer"), "--strict").code == 0
+
+
+def test_missing_solver_is_one_line(tmp_path: Path) -> None:
+    """As where the extra is not installed."""
+    program = "import sys; sys.modules['z3'] = None; from client.start import main; main()"
+    command = [sys.executable, "-c", program, "verify", "agent", "payments"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, check=False,
+        env=environment(RATCHET_DATA_DIR=str(tmp_path / "data")),
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert "pip install" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "condition",
+    ["{const: paid}", "{pattern: '^[a-c]{3}$'}", "{enum: [no, yes], maxLength: 2}", "{not: {minLength: 3}}"],
+)
+def test_witness_passes_unasked_on_a_server(cli: Cli, tmp_path: Path, condition: str) -> None:
+    """Nobody is there: a call that needs a person would not be made."""
+    rule = f"{{arguments: {{line: {condition}}}, ask: never}}"
+    more = f"approvals: {{rules: [{rule}]}}\npeople: {{unattended: true}}"
+    found = cli("verify", "agent", agent_file(tmp_path, "-", more=more), "--json").json
+    (call,) = (one["example"] for one in found["runs"] if one["level"] == "unasked")
+    line = call["line"]
+    shown = cli("run", "--agent", agent_file(tmp_path, line, f"not {line}, but longer", more=more), "go")
+    assert shown.code == 0, shown.err
+    assert cli.marks() == [line] if line.strip() else len(cli.marks()) == 1
+
+
+def test_page_shows_what_is_printed(cli: Cli) -> None:
+    """Of a shipped agent, with its figures."""
+    page = (ROOT / "docs" / "verify-agents.md").read_text(encoding="utf-8")
+    block = page.partition("    $ ratchet verify agent payments\n")[2].partition("\n\nRules judge")[0]
+    assert cli("verify", "agent", "payments").out == f"{textwrap.dedent(block)}\n"
+
+
+def test_agent_of_the_page_has_no_bound_without_its_rule(cli: Cli, tmp_path: Path) -> None:
+    """What `at_most` of the shipped agent is there for."""
+    shipped = (ROOT / "examples" / "agents" / "payments.yaml").read_text(encoding="utf-8")
+    bare = tmp_path / "bare.yaml"
+    lines = [line for line in shipped.splitlines() if "at_most" not in line]
+    bare.write_text("\n".join(lines).replace("../tools/transfer.py", str(TRANSFER)))
+    page = (ROOT / "docs" / "verify-agents.md").read_text(encoding="utf-8")
+    said = "at most 6 calls, cents at most 60,000,000 in all"
+    assert said in page
+    assert said in cli("verify", "agent", str(bare)).out
+    grown = cli("verify", "agent", str(bare), "--against", "examples/agents/payments.yaml")
+    assert grown.code == 1
+    assert "transfer: cents 5001 to 10,000,000 newly passes unasked (rules.0)" in grown.out.replace(
+        'to "Paper & Pen", ', ""
+    )
+    assert "calls newly up to 6 in one run, nobody is asked; before 3" in grown.out
+
+
+def test_file_that_is_none_is_wrong_usage(cli: Cli, tmp_path: Path) -> None:
+    shown = cli("verify", "agent", str(tmp_path / "missing.yaml"))
+    assert (shown.code, shown.out) == (2, "")
+    assert "missing.yaml" in shown.err

@@ -1,0 +1,317 @@
+"""The blast radius: what is printed is what runs reach, and never more than they do."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import count
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from activities.contracts import ModelReplied, NativeCall, RunMachine
+from activities.tools import Tool
+from client.sdk.local import Asked, Local, ScriptedModel, tool_call
+from workflows import registry
+from workflows.api import AgentSpec, AgentTask, Limits
+from workflows.gate.approvals import ApprovalPolicy, problems
+from workflows.kernel.machine import Machine
+from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings
+from workflows.task import inner_task
+from workflows.verify.policy.bounds import calls_bound, largest_sum, radius
+from workflows.verify.policy.call_sets import Call, CallSet, level_of
+from workflows.verify.policy.ranges import Cell
+from workflows.verify.policy.report import Judged, excess, reported
+
+pytest.importorskip("z3")
+
+from tests.verify.test_policy import MODE, RULE  # behind the skip
+from workflows.verify.policy.questions import call_sets  # behind the skip
+
+
+class Params(BaseModel, frozen=True, extra="forbid"):
+    """Send money."""
+
+    cents: int = Field(ge=0, le=6)
+    to: Literal["ann", "bob", "bank"]
+    fast: bool = False
+    note: Literal["a"] | None = None
+
+
+def bank(paid: list[int]) -> Tool[Params]:
+    def run(params: Params) -> str:
+        paid.append(params.cents)
+        return f"paid {len(paid)}"
+
+    return Tool(name="pay", params=Params, run=run, effect="unsafe")
+
+
+PAY = bank([]).spec()
+
+
+def agent(machine: str = "tools", *, limits: Limits | None = None, **options: Any) -> AgentSpec:
+    never = ApprovalRule(arguments={"cents": {"maximum": 4}}, ask="never")
+    return AgentSpec(
+        machine=machine,
+        tools=("pay",),
+        options=options,
+        limits=limits or Limits(),
+        approvals=Approvals(rules=(never,)),
+    )
+
+
+def sets_of(approvals: Approvals) -> tuple[CallSet, ...]:
+    return tuple(call_sets(ApprovalPolicy(approvals, People(), {"pay": PAY}), PAY))
+
+
+def machine_of(spec: AgentSpec) -> Machine:
+    return registry.machine_for(spec.machine, None, spec.options, newest=True)[0]
+
+
+# -- what is printed is what a run reaches --------------------
+
+
+def thinks(asked: Asked) -> str:
+    """React, and the planner without a plan: one call each time."""
+    call = {"cents": 4, "to": "ann", "note": None}
+    return json.dumps(
+        {"thought": "more", "action": "pay", "action_input": call, "params": call, "confidence": 1}
+    )
+
+
+def calls_natively(times: int) -> Any:
+    """As many calls as a reply may hold."""
+    numbers = count()
+    arguments = json.dumps({"cents": 4, "to": "ann"})
+
+    def model(asked: Asked) -> ModelReplied | str:
+        if asked.role == "planner":
+            return json.dumps({"goal": "g", "required_capabilities": [], "initial_steps": []})
+        each = (NativeCall(id=f"c{next(numbers)}", name="pay", arguments=arguments) for _ in range(times))
+        return ModelReplied(text="", tool_calls=tuple(each), model="local")
+
+    return model
+
+
+def suggests(asked: Asked) -> ModelReplied | str:
+    """Staged: suggest the tool, call it as often as one reply may, want another pass."""
+    if asked.tools:
+        return calls_natively(60)(asked)  # type: ignore[no-any-return]  # a reply
+    thought = {"reasoning": "r", "intent": "change", "suggested_tools": ["pay"]}
+    return json.dumps({**thought, "summary": "s", "need_loop": True, "final_answer": ""})
+
+
+def decides(asked: Asked) -> str:
+    """Contract: a call each round."""
+    call = {"tool_id": "pay", "params": {"cents": 4, "to": "ann"}, "out_artifacts_spec": [{"name": "a"}]}
+    return json.dumps({"action": "call_tool", "strategy": "explore", "tool_call": call})
+
+
+def writes_code(asked: Asked) -> str:
+    """Code: as many blocks as are run, and more calls in each than there may be."""
+    return '```repl\nfor n in range(9):\n    pay(cents=4, to="ann")\n```\n' * 60
+
+
+@pytest.mark.parametrize(
+    ("spec", "model", "reaches"),
+    [
+        (agent("react", max_steps=4, cost_limit=9), thinks, 4),
+        (agent("tools", max_iterations=2, max_calls_per_reply=3), calls_natively(5), 6),
+        (agent("tools", limits=Limits(tool_calls=2)), calls_natively(1), 2),
+        (agent("tools", limits=Limits(model_calls=2), max_calls_per_reply=3), calls_natively(5), 6),
+        (agent("planner", mode="simple", max_iterations=3, on_tool_error="record"), thinks, 3),
+        (agent("planner", max_iterations=2), calls_natively(7), None),
+        (agent("staged", max_iterations=2, on_max_iterations="last_observation"), suggests, 100),
+        (agent("contract", caps={"decision_rounds": 3}), decides, None),
+        (agent("code", max_iterations=1, block={"calls": 2}), writes_code, None),
+    ],
+    ids=lambda one: one.machine if isinstance(one, AgentSpec) else "",
+)
+async def test_run_calls_as_often_as_is_said_and_never_more(
+    spec: AgentSpec, model: Any, reaches: int | None
+) -> None:
+    """A hostile model, and nobody asked. `None`: the bound is not reached, it holds."""
+    paid: list[int] = []
+    quiet = spec.model_copy(update={"stuck": None})
+    await Local(quiet, model=model, tools=[bank(paid)]).run("go")
+    bound = calls_bound(machine_of(spec), spec)
+    found = radius(sets_of(spec.approvals), "unasked", bound)
+    assert found is not None
+    assert 0 < len(paid) <= found.calls
+    assert sum(paid) <= found.sums["cents"] == 4 * found.calls
+    if reaches is not None:
+        assert len(paid) == found.calls == reaches
+
+
+def test_run_reaches_exactly_the_bound_of_its_rule() -> None:
+    """The rule lets 4 + 4 + 1 pass and no more, whatever order the model tries."""
+    never = ApprovalRule(ask="never", at_most=AtMost(calls=3, sum={"cents": 9}))
+    spec = agent().model_copy(update={"approvals": Approvals(rules=(never,))})
+    paid: list[int] = []
+    replies = [tool_call("pay", cents=cents, to="ann") for cents in (4, 4, 4, 1, 1)]
+    Local(spec, model=ScriptedModel([*replies, "done"]), tools=[bank(paid)]).run_sync("go")
+    found = radius(sets_of(spec.approvals), "unasked", calls_bound(machine_of(spec), spec))
+    assert found is not None
+    assert (len(paid), sum(paid)) == (found.calls, found.sums["cents"]) == (3, 9)
+
+
+def test_calls_that_need_a_person_are_not_made_where_nobody_is_there() -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
+    spec = agent().model_copy(update={"people": People(requests=settings, unattended=True)})
+    report = reported(Judged(spec, machine_of(spec), {"pay": PAY}))
+    assert [one.level for one in report.sets["pay"]] == ["unasked", "refused"]
+    assert [one.level for one in report.radii] == ["unasked"]
+
+
+def test_deadline_that_approves_undoes_a_bound() -> None:
+    """Beyond the bound people are asked, and when nobody answers the calls are made."""
+    settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
+    never = ApprovalRule(ask="never", at_most=AtMost(calls=3), request=settings)
+    spec = agent().model_copy(update={"approvals": Approvals(rules=(never,))})
+    levels = {one.level: one for one in reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii}
+    assert levels["unasked"].sums == {"cents": 18}
+    assert levels["expiry"].sums == {"cents": 6000}
+
+
+def test_nothing_bounds_a_machine_that_does_not_say() -> None:
+    """A machine of one's own without `most_calls`: only `limits.tool_calls` counts."""
+    machine = machine_of(agent())
+    unsaid = object.__new__(type(machine))
+    unsaid.__dict__.update({**machine.__dict__, "most_calls": None})
+    assert calls_bound(unsaid, agent()).calls == math.inf
+    assert calls_bound(unsaid, agent(limits=Limits(tool_calls=7))).calls == 7
+
+
+BOSS = People(groups={"boss": Group(members=("ann",))})
+
+
+def _is_usable(rule: ApprovalRule) -> bool:
+    """It can protect something; a run with another one does not begin."""
+    return not problems(Approvals(rules=(rule,)), BOSS, tools=("pay",), specs=(PAY,))
+
+
+POLICIES = st.builds(
+    Approvals,
+    rules=st.lists(RULE.filter(_is_usable), max_size=3).map(tuple),
+    tools=st.one_of(st.just({}), st.builds(lambda mode: {"pay": mode}, MODE)),
+)
+
+
+@given(POLICIES)
+def test_every_witness_is_really_called_with_nobody_asked(approvals: Approvals) -> None:
+    policy = ApprovalPolicy(approvals, BOSS, {"pay": PAY})
+    for one in call_sets(policy, PAY):
+        if one.level != "unasked":
+            continue
+        assert one.example is not None
+        assert played(approvals, one.example) == ([one.example.arguments["cents"]], [])
+
+
+def played(approvals: Approvals, call: Call) -> tuple[list[int], list[Any]]:
+    """What is paid, and what is asked, when a model makes this call."""
+    asked: list[Any] = []
+    paid: list[int] = []
+
+    def decide(request: Any) -> Literal["reject"]:
+        asked.append(request)
+        return "reject"
+
+    model = ScriptedModel([tool_call("pay", **call.arguments), "done"])
+    spec = AgentSpec(machine="tools", tools=("pay",), approvals=approvals, people=BOSS)
+    local = Local(spec, model=model, tools=[bank(paid)], decide=decide)
+    local.run_sync("go", spent={"cost_usd": call.spent_usd})
+    return paid, asked
+
+
+# -- sums --------------------
+
+NUMBERS = st.integers(0, 6)
+
+
+def limited(upper: int, calls: int | None, total: int | None) -> CallSet:
+    cell = Cell("numbers", low=-1, high=upper + 1, integral=True)
+    return CallSet(
+        "pay", "unsafe", "rules.0", "unasked", None, held={"cents": (cell,)}, possible={},
+        at_most=AtMost(calls=calls, sum={"cents": total} if total else {}) if calls or total else None,
+    )  # fmt: skip
+
+
+ENTRY = st.tuples(NUMBERS, st.none() | st.integers(1, 4), st.none() | st.integers(1, 9))
+
+
+@given(st.lists(ENTRY, min_size=1, max_size=2), st.integers(0, 8))
+def test_largest_sum_is_that_of_the_best_calls(
+    entries: list[tuple[int, int | None, int | None]], calls: int
+) -> None:
+    sets = [limited(*one) for one in entries]
+    first, *rest = entries
+    by_hand = max(_total(first, n) + (_total(rest[0], calls - n) if rest else 0) for n in range(calls + 1))
+    assert largest_sum(sets, "cents", calls) == by_hand
+
+
+def _total(entry: tuple[int, int | None, int | None], calls: int) -> int:
+    upper, most, total = entry
+    made = calls if most is None else min(calls, most)
+    return made * upper if total is None else min(made * upper, total)
+
+
+# -- inner runs --------------------
+
+
+@given(
+    st.sets(st.sampled_from("abc"), min_size=1).map(sorted),
+    st.sets(st.sampled_from("abc")).map(sorted),
+    st.dictionaries(st.sampled_from(["model_calls", "tool_calls", "cost_usd", "tokens"]), st.integers(0, 9)),
+    st.dictionaries(st.sampled_from(["model_calls", "tool_calls", "cost_usd", "tokens"]), st.integers(0, 9)),
+)
+def test_inner_run_never_has_more_than_the_outer_one(
+    tools: list[str], given: list[str], caps: dict[str, Any], own: dict[str, Any]
+) -> None:
+    task = AgentTask(
+        goal="g", tools=tuple(tools), limits=Limits(**caps), people=BOSS, approvals=agent().approvals
+    )
+    effect = RunMachine.model_validate({"machine": "tools", "goal": "g", "give": given, "limits": own})
+    if set(given) - set(tools):
+        with pytest.raises(ValueError, match="has no tool"):
+            inner_task(task, effect, task.limits.caps, 0)
+    else:
+        assert not list(excess(task, inner_task(task, effect, task.limits.caps, 0)))
+
+
+def test_stage_with_a_tool_that_the_agent_lacks_is_a_violation() -> None:
+    stages = [
+        {"name": "t", "flow_type": "think", "enters": "Thinking", "exits": ["Working"]},
+        {
+            "name": "w", "flow_type": "machine", "enters": "Working", "exits": ["Finished"],
+            "machine": "tools", "tools": ["drop"], "merge": "observation",
+            "reads": ["thought"], "writes": ["observation"],
+        },
+    ]  # fmt: skip
+    spec = agent("staged", stages=stages)
+    (violation,) = reported(Judged(spec, machine_of(spec), {"pay": PAY})).violations
+    assert "no tool drop to give" in violation
+
+
+# -- people --------------------
+
+
+def remarks_of(**people: Any) -> list[str]:
+    spec = agent().model_copy(update={"people": People(**people)})
+    return list(reported(Judged(spec, machine_of(spec), {"pay": PAY})).remarks)
+
+
+def test_group_that_nobody_is_in_lets_anybody_decide() -> None:
+    assert any("nobody is in it" in one for one in remarks_of(groups={"ops": Group()}))
+    assert not any("nobody is in it" in one for one in remarks_of(groups={"ops": Group(members=("ann",))}))
+
+
+def test_deadline_that_approves_is_an_unasked_call() -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
+    assert level_of("always", settings) == level_of("first_time", settings) == "expiry"
+    spec = agent().model_copy(update={"people": People(requests=settings)})
+    levels = {one.level: one for one in reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii}
+    assert levels["unasked"].sums == {"cents": 4000}
+    assert levels["expiry"].sums == {"cents": 6000}

@@ -1,0 +1,137 @@
+"""The blast radius: the most that an agent can do in one run with nobody asked. Pure, and without a solver.
+
+Per tool, from the calls that pass (`call_sets.py`), the bounds of their rules, what the machine can do with
+its options, and the agent's limits. All of it is an upper bound; `example` is a call that the most of is
+made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from activities.contracts import CallTools, RunMachine, ToolEffect
+from workflows.api import AgentSpec
+from workflows.kernel.machine import Machine
+from workflows.verify.policy.call_sets import Call, CallSet, Level
+
+__all__ = ["CallsBound", "Radius", "calls_bound", "radius"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallsBound:
+    """The most calls of tools in one run."""
+
+    calls: float
+    """Infinite: nothing bounds them."""
+    why: str
+    """What says so, in words."""
+
+
+def calls_bound(machine: Machine, agent: AgentSpec) -> CallsBound:
+    """The most calls that a run of this agent makes, whatever its model says. A person can give it more."""
+    limits = agent.limits
+    options = machine.read_options(agent.options)
+    replies = math.inf if limits.model_calls is None else limits.model_calls
+    by_machine = machine.most_calls(options, replies) if machine.most_calls else math.inf
+    by_limit = math.inf if limits.tool_calls is None else limits.tool_calls
+    if math.isinf(min(by_machine, by_limit)):
+        unknown = (
+            "" if machine.most_calls else f", and the machine {machine.name} does not say how many it makes"
+        )
+        return CallsBound(math.inf, f"`limits.tool_calls` is null{unknown}")
+    if by_limit <= by_machine:
+        return CallsBound(by_limit, f"`limits.tool_calls` is {by_limit:,}")
+    by_options = machine.most_calls(options, math.inf) if machine.most_calls else math.inf
+    why = f"the options of the machine {machine.name}"
+    if by_machine < by_options:
+        why = f"`limits.model_calls` is {replies:,}, and {why}"
+    return CallsBound(by_machine, why)
+
+
+def is_callable(tool: str, machine: Machine) -> bool:
+    """Some state of the machine may call the tool, or hand it to an inner run."""
+    asking = [one for one in machine.by_name.values() if one.asks & {CallTools, RunMachine}]
+    return any(one.tools is None or tool in one.tools for one in asking)
+
+
+@dataclass(frozen=True)
+class Radius:
+    """What calls of one tool can come to in one run, at one level."""
+
+    tool: str
+    effect: ToolEffect
+    level: Level
+    calls: float
+    """The most; infinite: nothing bounds them."""
+    calls_why: str
+    sums: dict[str, float]
+    """Argument that is a number -> the most that it sums up to; infinite: nothing bounds it."""
+    sets: tuple[CallSet, ...]
+    example: Call | None
+    """The largest call that was found."""
+
+    @property
+    def is_unbounded(self) -> bool:
+        """The number of calls, or a sum, has no bound."""
+        return math.isinf(self.calls) or any(map(math.isinf, self.sums.values()))
+
+
+def radius(sets: Sequence[CallSet], level: Level, bound: CallsBound) -> Radius | None:
+    """What the calls of one tool at this level come to; None: there are none."""
+    held = tuple(one for one in sets if one.level == level)
+    if not held or not bound.calls:
+        return None
+    own = sum(map(_most_calls, held))
+    calls, why = (
+        (own, f"`at_most` of {', '.join(one.entry for one in held)}")
+        if own < bound.calls
+        else (
+            bound.calls,
+            bound.why,
+        )
+    )
+    names = dict.fromkeys(name for one in held for name in one.numbers)
+    return Radius(
+        tool=held[0].tool,
+        effect=held[0].effect,
+        level=level,
+        calls=calls,
+        calls_why=why,
+        sums={name: largest_sum(held, name, bound.calls) for name in names},
+        sets=held,
+        example=next((one.example for one in held if one.example), None),
+    )
+
+
+def _most_calls(one: CallSet) -> float:
+    """By the bound of its rule."""
+    return math.inf if one.at_most is None or one.at_most.calls is None else one.at_most.calls
+
+
+def largest_sum(sets: Iterable[CallSet], name: str, calls: float) -> float:
+    """The most that an argument can sum up to in so many calls, which the sets share."""
+    gains = sorted((gain for one in sets for gain in _gains(one, name)), reverse=True)
+    total, left = 0.0, calls
+    for gain, times in gains:
+        if gain <= 0 or left <= 0:
+            break
+        made = min(times, left)
+        total, left = total + gain * made, left - made
+    return total
+
+
+def _gains(one: CallSet, name: str) -> list[tuple[float, float]]:
+    """What a call adds to the sum, and how many calls add so much: most first."""
+    if name not in one.numbers:
+        return []
+    upper, times = one.numbers[name], _most_calls(one)
+    most = one.at_most.sum.get(name, math.inf) if one.at_most else math.inf
+    if upper is None or upper >= most:
+        return [(math.inf if math.isinf(most) else most, 1 if math.isfinite(most) else times)]
+    if math.isinf(most):
+        return [(upper, times)]
+    if upper <= 0:
+        return []
+    whole = math.floor(most / upper)
+    return [(upper, min(whole, times)), (most - whole * upper, min(1, max(times - whole, 0)))]

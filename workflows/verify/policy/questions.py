@@ -1,0 +1,451 @@
+"""What an approval policy lets pass without a person, by a solver (z3, the extra `verify`).
+
+Rules are first-match over conditions on arguments, so for each tool and each entry of the policy there is a
+formula that is true of exactly the calls that this entry decides. The solver finds such a call or proves
+that there is none. Each call that is found is confirmed by the functions that judge calls in production; one
+that is not confirmed, and a question that the solver does not decide, is *unknown*, never proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal
+
+import z3  # type: ignore[import-untyped]  # z3-solver ships no types
+
+from activities.contracts import ToolSpec
+from workflows.gate.approvals import ApprovalPolicy
+from workflows.gate.arguments import arguments_for, closed_schema
+from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, ApprovalRule, AtMost, RequestSettings
+from workflows.verify.policy.call_sets import LEVELS, SPENT, Call, CallSet, Level, level_of
+from workflows.verify.policy.ranges import Cell, cells, constants, is_loose, largest, range_text
+from workflows.verify.policy.schemas import Value, Values, names_in
+
+__all__ = ["call_sets", "newly_allowed", "other_requests", "useless_rules"]
+
+TRIES = 5
+"""Calls that are asked of the solver until one is confirmed."""
+TRANSLATED = {"tools", "effects", "arguments", "cost_above", "ask", "at_most", "then", "request"}
+"""Fields of a rule. What another one says is unknown."""
+QUIET = ("unasked", "refused")
+"""Levels at which nobody is asked."""
+MILLISECONDS = 5_000
+"""For one question to the solver."""
+
+
+Cells = Mapping[str, tuple[Cell, ...]]
+Confirm = Callable[[Call], bool]
+
+
+class Undecided(Exception):
+    """The solver does not know, or what it found is not confirmed; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Calls of one tool that one entry of a policy decides alike."""
+
+    name: str
+    """`rules.0`, `tools.pay` or `effects.unsafe`."""
+    mode: ApprovalMode | Literal["reject"]
+    asks: RequestSettings | None
+    """How people are asked; None: nobody is there."""
+    decides: Any
+    """Formula over the calls of the tool: the entry decides them."""
+    at_most: AtMost | None = None
+    """The bound within which they are decided so."""
+    is_beyond: bool = False
+    """They are decided so once the bound of the rule is used up."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """The conditions of the rule."""
+
+    @property
+    def level(self) -> Level:
+        """What becomes of them when no person speaks."""
+        return level_of(self.mode, self.asks)
+
+    @property
+    def decision(self) -> tuple[object, ...]:
+        """All that is decided; equal for entries that make no difference."""
+        own = self.name if self.at_most or self.is_beyond or self.mode == "first_time" else ""
+        return (self.level, own, None if self.level in QUIET else self.asks)
+
+
+class ToolCalls:
+    """All calls of one tool: how the solver sees them, and what policies decide about them."""
+
+    def __init__(self, spec: ToolSpec, policies: Sequence[ApprovalPolicy]) -> None:
+        """`policies`: all that are asked about."""
+        self.spec, self._values = spec, Values()
+        schema = closed_schema(spec)
+        listed = _mapping(schema.get("properties"))
+        rules = [rule for one in policies for rule in one.approvals.rules if _covers(rule, spec)]
+        summed = [dict.fromkeys(rule.at_most.sum, True) if rule.at_most else {} for rule in rules]
+        conditions = [{**sums, **rule.arguments} for sums, rule in zip(summed, rules, strict=True)]
+        self.arguments = tuple(dict.fromkeys([*listed, *(name for one in conditions for name in one)]))
+        inside = [*names_in(schema), *(name for one in conditions for name in names_in([*one.values()]))]
+        self.call, self.spent = Value(spec.name, dict.fromkeys([*self.arguments, *inside])), z3.Real(SPENT)
+        whole = {name for name, one in listed.items() if _mapping(one).get("type") == "integer"}
+        for name in self.arguments:
+            self.call.inner(name, integral=name in whole)
+        draft = str(spec.parameters.get("$schema", ""))
+        fits = self._values.fits(schema, self.call, condition=False, draft=draft)
+        filled = [self.call.has(name) for name in listed if _is_filled(spec, name)]
+        self._legal = z3.And(self.call.is_a("object"), fits, self.spent >= 0, *filled)
+        self._cells: dict[str, tuple[Cell, ...]] = {}
+        """Of arguments that rules are about, or that may be numbers."""
+        for name in self.arguments:
+            named = [one for each in conditions for one in constants(each.get(name))]
+            if any(name in one for one in conditions) or _may_be_number(listed.get(name)):
+                sums = [rule.at_most.sum[name] for rule in rules if rule.at_most and name in rule.at_most.sum]
+                known = [*constants(listed.get(name)), *named, *([0, *sums] if sums else [])]
+                self._cells[name] = cells(known, integral=name in whole)
+        costs = [rule.cost_above for rule in rules if rule.cost_above is not None]
+        if costs:
+            self._cells[SPENT] = tuple(one for one in cells([0, *costs], integral=False) if one.is_numeric)
+
+    # -- formulas --------------------
+
+    def entries(self, policy: ApprovalPolicy) -> Iterator[Entry]:
+        """The entries of a policy about this tool, in their order. One with a bound comes twice: within it,
+        and beyond."""
+        approvals, spec, left = policy.approvals, self.spec, z3.BoolVal(True)
+        asks = _asks(policy, None)
+        for number, rule in enumerate(approvals.rules):
+            if _covers(rule, spec):
+                name, own, fits = f"rules.{number}", _asks(policy, rule.request), self.fits(rule)
+                decides, said = z3.And(left, fits), rule.arguments
+                within = z3.And(decides, self._within_bound(rule))
+                yield Entry(name, rule.ask, own, within, rule.at_most, arguments=said)
+                if rule.at_most is not None:
+                    yield Entry(name, rule.then, own, decides, is_beyond=True, arguments=said)
+                left = z3.And(left, z3.Not(fits))
+        if spec.name in approvals.tools:
+            yield Entry(f"tools.{spec.name}", approvals.tools[spec.name], asks, left)
+        else:
+            modes = {**DEFAULT_EFFECT_MODES, **approvals.effects}
+            yield Entry(f"effects.{spec.effect}", modes.get(spec.effect, "never"), asks, left)
+
+    def _within_bound(self, rule: ApprovalRule) -> Any:
+        """One call alone does not pass the bound of the rule: each amount can be counted, and is not too
+        large."""
+        each = []
+        for name, most in rule.at_most.sum.items() if rule.at_most else ():
+            value = self.call.inner(name)
+            amount = z3.And(value.number >= 0, value.number <= _real(most))
+            each.append(z3.And(self.call.has(name), value.is_a("number"), amount))
+        return z3.And(each)
+
+    def fits(self, rule: ApprovalRule) -> Any:
+        """The calls that a rule fits which is about the tool."""
+        each = [z3.BoolVal(True) if rule.cost_above is None else self.spent > _real(rule.cost_above)]
+        if more := {name: getattr(rule, name) for name in sorted(rule.model_fields_set - TRANSLATED)}:
+            each.append(self._values.unknown_fact(self.call, "rule", more, "it is not translated"))
+        for name, condition in rule.arguments.items():
+            there = self.call.has(name)
+            if condition is False:
+                each.append(z3.Not(there))
+            else:
+                fits = self._values.fits(condition, self.call.inner(name), condition=True)
+                each.append(z3.And(there, fits))
+        return z3.And(each)
+
+    def _within(self, name: str, cell: Cell) -> Any:
+        """The argument, or what the run has spent, has a value of this cell."""
+        if name == SPENT:
+            return _number_within(cell, self.spent)
+        there, value = self.call.has(name), self.call.inner(name)
+        if cell.kind == "absent":
+            return z3.Not(there)
+        if cell.kind == "numbers":
+            return z3.And(there, value.is_a("number"), _number_within(cell, value.number))
+        if cell.kind in ("list", "object"):
+            return z3.And(there, value.is_a("array" if cell.kind == "list" else "object"))
+        if cell.kind == "value":
+            return z3.And(there, self._values.fits({"const": cell.value}, value, condition=False))
+        named = [one.value for one in self._cells[name] if one.kind == "value" and isinstance(one.value, str)]
+        others = self._values.fits({"not": {"enum": named}}, value, condition=False)
+        return z3.And(there, value.is_a("string"), others)
+
+    # -- questions --------------------
+
+    def find(self, wanted: Any, confirm: Confirm, *, plain: bool = True) -> Call | None:
+        """A call for which the formula is true, confirmed; None: it is proven that there is none. Raises
+        Undecided. `plain`: with whole numbers and printable text, where there is such a call."""
+        asked = [self._legal, wanted, self.call.sound()]
+        for attempt in range(TRIES):
+            model = self._model(asked)
+            if model is None and attempt == 0:
+                return None
+            if model is None:
+                break
+            if plain or attempt:
+                model = self._plain_model(asked) or model
+            if (call := self._call(model)) is not None and confirm(call):
+                return call
+            asked.append(z3.Not(self._same_as(model)))
+        raise Undecided("what the solver finds is not confirmed")
+
+    def _plain_model(self, asked: Sequence[Any]) -> Any:
+        """A model with whole numbers and plain text; None: none was found."""
+        inner = [self.call.inner(name) for name in self.arguments]
+        plain = z3.Star(z3.Range(" ", "~"))
+        nice = [z3.And(z3.IsInt(one.number), z3.InRe(one.text, plain)) for one in inner]
+        try:
+            return self._model([*asked, *nice, z3.IsInt(self.spent)])
+        except Undecided:
+            return None
+
+    def _model(self, asked: Sequence[Any]) -> Any:
+        """Any model; None: it is proven that there is none. Raises Undecided."""
+        solver = z3.Solver()  # a new one each time: one that is asked again and again may search for ever
+        solver.set("timeout", MILLISECONDS)
+        solver.add(*asked)
+        answer = solver.check()
+        if answer == z3.unknown:
+            raise Undecided(f"the solver does not know: {solver.reason_unknown()}")
+        return solver.model() if answer == z3.sat else None
+
+    def _call(self, model: Any) -> Call | None:
+        """The call of a model; None: production does not take it as it is."""
+        try:
+            found = self.call.found(model)
+        except (ValueError, OverflowError):
+            return None
+        spent = model.eval(self.spent, model_completion=True).as_fraction()
+        if arguments_for(self.spec, found) != found:
+            return None
+        return Call(self.spec.name, found, float(spent))
+
+    def _same_as(self, model: Any) -> Any:
+        """The arguments have the values of this model, as far as they are plain."""
+        each: list[Any] = [self.spent == model.eval(self.spent, model_completion=True)]
+        for name in self.arguments:
+            value = self.call.inner(name)
+            parts = (self.call.has(name), value.type, value.flag, value.text, value.number, value.length)
+            each += [part == model.eval(part, model_completion=True) for part in parts]
+        return z3.And(each)
+
+    def holds(self, wanted: Any, confirm: Callable[[Call], bool]) -> tuple[Cells, tuple[str, ...]]:
+        """Argument -> the values that it has in calls for which the formula is true. What the solver could
+        not decide is among them, and named."""
+        held: dict[str, tuple[Cell, ...]] = {}
+        unknown: list[str] = []
+        for name, each in self._cells.items():
+            found = []
+            for cell in each:
+                try:
+                    if self.find(z3.And(wanted, self._within(name, cell)), confirm, plain=False) is None:
+                        continue
+                except Undecided as why:
+                    unknown.append(f"{name}: {range_text([cell])}: {why}")
+                found.append(cell)
+            held[name] = tuple(found)
+        return held, tuple(unknown)
+
+    @cached_property
+    def possible(self) -> Cells:
+        """Argument -> the values that the tool takes."""
+        return self.holds(z3.BoolVal(True), lambda call: True)[0]
+
+    def call_set(self, entry: Entry, wanted: Any, confirm: Confirm) -> CallSet | None:
+        """The calls of this entry for which the formula is true too; None: it is proven that there are
+        none."""
+        wanted, unknown, example = z3.And(entry.decides, wanted), tuple[str, ...](), None
+        try:
+            if (example := self.find(wanted, confirm)) is None:
+                return None
+        except Undecided as why:
+            unknown = (str(why),)
+        held, more = self.holds(wanted, confirm)
+        example = self._largest(wanted, held, confirm) or example
+        return CallSet(
+            tool=self.spec.name,
+            effect=self.spec.effect,
+            entry=entry.name,
+            level=entry.level,
+            example=example,
+            held=held,
+            possible=self.possible,
+            # what tells apart values of one cell
+            conditions={name: one for name, one in entry.arguments.items() if is_loose(one)},
+            at_most=entry.at_most,
+            is_beyond=entry.is_beyond,
+            unknown=(*unknown, *more),
+        )
+
+    def _largest(self, wanted: Any, held: Cells, confirm: Confirm) -> Call | None:
+        """The call whose numbers are all as large as they can be, if there is one."""
+        tops = [
+            self._within(name, top) for name, each in held.items() if name != SPENT and (top := largest(each))
+        ]
+        try:
+            return self.find(z3.And(wanted, *tops), confirm) if tops else None
+        except Undecided:
+            return None
+
+
+# -- what a policy does --------------------
+
+
+def call_sets(policy: ApprovalPolicy, spec: ToolSpec) -> list[CallSet]:
+    """The calls of a tool by the entry that decides them, in the policy's order. Entries that decide no call
+    are left out."""
+    tool = ToolCalls(spec, [policy])
+    sets = [tool.call_set(one, z3.BoolVal(True), _decided(policy, one)) for one in tool.entries(policy)]
+    return [one for one in sets if one is not None]
+
+
+def _decided(policy: ApprovalPolicy, entry: Entry) -> Confirm:
+    """Production decides so about the call: in a run that has used nothing of its bounds, or all."""
+
+    def confirm(call: Call) -> bool:
+        if entry.is_beyond:
+            name = policy.entry(call.tool, call.arguments, spent_usd=call.spent_usd)
+            return name == entry.name
+        required = policy.required_approval(call.tool, call.arguments, spent_usd=call.spent_usd)
+        if entry.level == "unasked":
+            return required is None
+        return required is not None and (required.rule, required.mode) == (entry.name, entry.mode)
+
+    return confirm
+
+
+def useless_rules(policy: ApprovalPolicy, specs: Sequence[ToolSpec]) -> dict[str, str]:
+    """Rule -> why it could be left out: it decides no call, or all of its calls as they would be without
+    it."""
+    tools = [ToolCalls(spec, [policy]) for spec in specs]
+    return {
+        f"rules.{number}": problem
+        for number, rule in enumerate(policy.approvals.rules)
+        if (problem := _use_problem(policy, number, rule, [one for one in tools if _covers(rule, one.spec)]))
+    }
+
+
+def _use_problem(policy: ApprovalPolicy, number: int, rule: ApprovalRule, tools: Sequence[ToolCalls]) -> str:
+    name = f"rules.{number}"
+    try:
+        if not any(_exists(tool, tool.fits(rule)) for tool in tools):
+            return "fits no call of the agent's tools"
+        mine = [(tool, one) for tool in tools for one in tool.entries(policy) if one.name == name]
+        if not any(_exists(tool, one.decides) for tool, one in mine):
+            return "is never reached: rules before it decide every call that it fits"
+        rules = policy.approvals.rules
+        without = policy.approvals.model_copy(update={"rules": (*rules[:number], *rules[number + 1 :])})
+        shorter = ApprovalPolicy(without, policy.people, policy.specs)
+        for tool, one in mine:
+            for other in tool.entries(shorter):
+                differs = other.decision != one.decision
+                if differs and _exists(tool, z3.And(one.decides, other.decides)):
+                    return ""
+    except Undecided:
+        return ""  # it may be of use
+    return "changes nothing: without it every call would be decided alike"
+
+
+def _exists(tool: ToolCalls, wanted: Any) -> bool:
+    return tool.find(wanted, lambda call: True, plain=False) is not None
+
+
+def newly_allowed(new: ApprovalPolicy, old: ApprovalPolicy, spec: ToolSpec) -> list[CallSet]:
+    """Calls of a tool that the new policy lets pass more easily than the old one did; a tool that the old
+    agent did not have had no calls at all."""
+    tool = ToolCalls(spec, [new, old])
+    before = list(tool.entries(old)) if spec.name in old.specs else []
+    found = []
+    for entry in tool.entries(new):
+        rank = LEVELS.index(entry.level)
+        if rank > LEVELS.index("asked"):
+            as_easily = [one.decides for one in before if LEVELS.index(one.level) >= rank]
+            found.append(tool.call_set(entry, z3.Not(z3.Or(as_easily)), _newly(entry, new, old)))
+    return [one for one in found if one is not None]
+
+
+def _newly(entry: Entry, new: ApprovalPolicy, old: ApprovalPolicy) -> Confirm:
+    decided = _decided(new, entry)
+
+    def confirm(call: Call) -> bool:
+        if not decided(call) or call.tool not in old.specs:
+            return decided(call)
+        required = old.required_approval(call.tool, call.arguments, spent_usd=call.spent_usd)
+        name = old.entry(call.tool, call.arguments, spent_usd=call.spent_usd)
+        before: list[Level] = ["unasked"]
+        if required is not None:
+            before = [level_of(required.mode, _asks(old, required.settings))]
+        rule = old.approvals.rules[int(name.removeprefix("rules."))] if name.startswith("rules.") else None
+        if rule is not None and rule.at_most is not None:  # and once its bound is used up
+            before.append(level_of(rule.then, _asks(old, rule.request)))
+        return max(map(LEVELS.index, before)) < LEVELS.index(entry.level)
+
+    return confirm
+
+
+def other_requests(
+    new: ApprovalPolicy,
+    old: ApprovalPolicy,
+    spec: ToolSpec,
+    differ: Callable[[RequestSettings, RequestSettings], bool],
+) -> dict[tuple[RequestSettings, RequestSettings], Call]:
+    """Settings of requests about a tool, new and old, that differ so and are about the same call; with the
+    call."""
+    tool, found = ToolCalls(spec, [new, old]), dict[tuple[RequestSettings, RequestSettings], Call]()
+    then = [one for one in tool.entries(old) if one.level not in QUIET]
+    for mine in tool.entries(new):
+        for theirs in then if mine.level not in QUIET else ():
+            assert mine.asks is not None
+            assert theirs.asks is not None
+            pair = (mine.asks, theirs.asks)
+            if pair in found or not differ(*pair):
+                continue
+            with suppress(Undecided):
+                if call := tool.find(z3.And(mine.decides, theirs.decides), _decided(new, mine)):
+                    found[pair] = call
+    return found
+
+
+# -- parts --------------------
+
+
+def _asks(policy: ApprovalPolicy, own: RequestSettings | None) -> RequestSettings | None:
+    """How people are asked about a call whose rule has these settings."""
+    return None if policy.people.unattended else own or policy.people.settings_for("approval")
+
+
+def _covers(rule: ApprovalRule, spec: ToolSpec) -> bool:
+    named = not rule.tools or any(fnmatchcase(spec.name, pattern) for pattern in rule.tools)
+    return named and (not rule.effects or spec.effect in rule.effects)
+
+
+def _is_filled(spec: ToolSpec, name: str) -> bool:
+    """Production fills this argument in where a call leaves it out."""
+    alone = {**spec.parameters, "properties": {name: _mapping(spec.parameters.get("properties")).get(name)}}
+    alone.pop("required", None)
+    filled = arguments_for(spec.model_copy(update={"parameters": alone}), {})
+    return isinstance(filled, dict) and name in filled
+
+
+def _may_be_number(schema: Any) -> bool:
+    """As far as its words tell: another type is named, and none behind a reference or a choice."""
+    given = _mapping(schema).get("type", "number")
+    return bool({"integer", "number"} & set([given] if isinstance(given, str) else given))
+
+
+def _mapping(schema: Any) -> Mapping[str, Any]:
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def _number_within(cell: Cell, number: Any) -> Any:
+    if cell.kind == "value":
+        return number == _real(cell.value)
+    above = [] if cell.low is None else [number > _real(cell.low)]
+    below = [] if cell.high is None else [number < _real(cell.high)]
+    return z3.And(*above, *below)
+
+
+def _real(number: float) -> Any:
+    return z3.RealVal(str(Fraction(number)))

@@ -1,0 +1,315 @@
+"""What an agent can do with nobody asked, as a report: by tool, by rule, by run. Pure; the solver is
+imported when a report is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from activities.contracts import RunMachine, ToolSpec
+from workflows.api import AgentSpec, AgentTask
+from workflows.gate.approvals import ApprovalPolicy
+from workflows.kernel.machine import Machine
+from workflows.machines.common.inner import NamesMachine
+from workflows.people import RequestSettings
+from workflows.task import inner_task
+from workflows.verify.policy.bounds import CallsBound, Radius, calls_bound, is_callable, radius
+from workflows.verify.policy.call_sets import LEVELS, CallSet, Level
+from workflows.verify.policy.ranges import number_text
+
+__all__ = [
+    "NEWLY", "WHEN", "AgentReport", "Comparison", "Judged", "bound_text", "compared", "excess", "radius_text",
+    "reported",
+]  # fmt: skip
+
+OUTSIDE = ("unsafe", "keyed")
+"""Effects whose calls cannot simply be repeated: how many there can be matters."""
+MAX_NAMED = 5
+"""People that a text names."""
+WHEN: Mapping[Level, str] = {
+    "unasked": "nobody is asked",
+    "expiry": "made if nobody answers in time",
+    "once": "one approval lets all of them pass",
+    "asked": "a person is asked about each",
+    "refused": "not made, and nobody is asked",
+}
+
+
+NEWLY: Mapping[Level, str] = {
+    "unasked": "newly passes unasked",
+    "expiry": "is newly made if nobody answers in time",
+    "once": "newly passes once another one was approved",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An agent with what it names: its machine, and the tools of it that are known here."""
+
+    agent: AgentSpec
+    machine: Machine
+    specs: Mapping[str, ToolSpec]
+
+    @property
+    def policy(self) -> ApprovalPolicy:
+        """What judges the calls of its runs."""
+        return ApprovalPolicy(self.agent.approvals, self.agent.people, self.specs)
+
+    @property
+    def callable(self) -> list[ToolSpec]:
+        """The tools that its machine can call, as the agent names them."""
+        return [
+            self.specs[name]
+            for name in self.agent.tools
+            if name in self.specs and is_callable(name, self.machine)
+        ]
+
+    @property
+    def bound(self) -> CallsBound:
+        """The most calls of one run."""
+        return calls_bound(self.machine, self.agent)
+
+
+@dataclass(frozen=True)
+class AgentReport:
+    """What an agent can do."""
+
+    judged: Judged
+    sets: Mapping[str, Sequence[CallSet]]
+    """Tool -> its calls, by what decides them."""
+    radii: Sequence[Radius]
+    """Of tools whose calls have an effect outside, by level: the loosest first."""
+    useless: Mapping[str, str]
+    """Rule -> why it could be left out."""
+    remarks: Sequence[str]
+    """What else lets calls pass, or people decide."""
+    violations: Sequence[str]
+    """Where an inner run would have more than this one."""
+
+    @property
+    def unknown(self) -> list[str]:
+        """What is not proven."""
+        return [
+            f"{one.tool}, {one.entry}: {why}"
+            for each in self.sets.values()
+            for one in each
+            for why in one.unknown
+        ]
+
+
+def reported(judged: Judged) -> AgentReport:
+    """The report on an agent. Raises ImportError without z3."""
+    from workflows.verify.policy.questions import call_sets, useless_rules
+
+    policy, specs = judged.policy, judged.callable
+    sets = {spec.name: call_sets(policy, spec) for spec in specs}
+    radii = [
+        found for spec in specs if spec.effect in OUTSIDE for found in _radii(sets[spec.name], judged.bound)
+    ]
+    return AgentReport(
+        judged=judged,
+        sets=sets,
+        radii=sorted(radii, key=lambda one: -LEVELS.index(one.level)),
+        useless=useless_rules(policy, specs),
+        remarks=[*_remarks(judged, sets)],
+        violations=[*_violations(judged)],
+    )
+
+
+def _radii(sets: Sequence[CallSet], bound: CallsBound) -> Iterator[Radius]:
+    for level in LEVELS[2:]:
+        if (found := radius(sets, level, bound)) is not None:
+            yield found
+
+
+def _remarks(judged: Judged, sets: Mapping[str, Sequence[CallSet]]) -> Iterator[str]:
+    people, agent = judged.agent.people, judged.agent
+    for name in agent.tools:
+        if name not in judged.specs:
+            yield f"{name}: nothing is known of this tool here, so nothing is said of it"
+        elif not is_callable(name, judged.machine):
+            yield f"{name}: no state of the machine {judged.machine.name} may call it"
+    for name, group in people.groups.items():
+        if not group.approvers:
+            yield f"people.groups.{name}: nobody is in it, so anybody who can reach the run decides"
+    if any(one.level == "asked" for each in sets.values() for one in each) and not people.unattended:
+        yield "a person who approves a call can let others of the same tool pass for the rest of the run"
+
+
+# -- inner runs --------------------
+
+
+def _violations(judged: Judged) -> Iterator[str]:
+    """Where an inner run that the options name would have more tools, money or approvers than this run."""
+    task = AgentTask.model_validate(
+        {**{n: getattr(judged.agent, n) for n in AgentSpec.model_fields}, "goal": "-"}
+    )
+    for where, inner in _inner_machines(judged.machine.read_options(judged.agent.options), "options"):
+        tools = getattr(inner, "tools", None)
+        given = task.tools if tools is None else tools
+        limits: Any = getattr(inner, "limits", None)
+        more = {"limits": limits} if limits is not None else {}
+        try:
+            effect = RunMachine(machine=str(inner.machine), goal="-", give=given, **more)  # type: ignore[attr-defined]  # each has the field
+            child = inner_task(task, effect, task.limits.caps, 0.0)
+        except ValueError as error:
+            yield f"{where}: {error}"
+            continue
+        yield from (f"{where}: {problem}" for problem in excess(task, child))
+
+
+def excess(task: AgentTask, child: AgentTask) -> Iterator[str]:
+    """What a run inside another one has that the outer one has not."""
+    if more := sorted(set(child.tools) - set(task.tools)):
+        yield f"the inner run has the tools {', '.join(more)}"
+    caps = child.limits.caps
+    for name, cap in task.limits.caps.items():
+        if caps.get(name, math.inf) > cap:
+            yield f"the inner run's limit of {name} is {caps.get(name, 'none')}, the outer run's {cap:g}"
+    if child.approvals != task.approvals:
+        yield "the inner run has other approval rules"
+    if (child.people.groups, child.people.requests, child.people.kinds) != (
+        task.people.groups,
+        task.people.requests,
+        task.people.kinds,
+    ):
+        yield "other people decide on the inner run's requests"
+
+
+def _inner_machines(value: Any, where: str) -> Iterator[tuple[str, NamesMachine]]:
+    if isinstance(value, tuple | list):
+        for number, one in enumerate(value):
+            yield from _inner_machines(one, f"{where}.{number}")
+    elif isinstance(value, BaseModel):
+        if isinstance(value, NamesMachine) and isinstance(getattr(value, "machine", None), str):
+            yield where, value
+        for name in value.model_fields_set:
+            yield from _inner_machines(getattr(value, name), f"{where}.{name}")
+
+
+# -- two agents --------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a change newly allows."""
+
+    passes: Sequence[CallSet]
+    """Calls that pass more easily than before."""
+    grown: Sequence[str]
+    """More calls, larger sums, higher limits, other people, one line each."""
+    unknown: Sequence[str]
+    """What is not proven."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is newly allowed, and that is proven."""
+        return not (self.passes or self.grown or self.unknown)
+
+
+def compared(new: Judged, old: Judged) -> Comparison:
+    """What the new agent may do that the old one may not. Raises ImportError without z3."""
+    from workflows.verify.policy.questions import call_sets, newly_allowed, other_requests
+
+    before = ApprovalPolicy(old.agent.approvals, old.agent.people, {one.name: one for one in old.callable})
+    passes, grown = [], [*_limits_grown(new.agent, old.agent)]
+    for spec in new.callable:
+        passes += newly_allowed(new.policy, before, spec)
+        if spec.effect in OUTSIDE and spec.name in before.specs:
+            now, then = call_sets(new.policy, spec), call_sets(before, spec)
+            grown += _radius_grown(_radii(now, new.bound), [*_radii(then, old.bound)])
+        if spec.name in before.specs:
+            pairs = other_requests(
+                new.policy, before, spec, lambda one, other: _is_weaker(new, one, old, other)
+            )
+            for (one, other), call in pairs.items():
+                who = f"newly decided by {_deciders(new, one)}; before by {_deciders(old, other)}"
+                grown.append(f"{spec.name}: requests such as {call.title} are {who}")
+    unknown = [f"{one.tool}, {one.entry}: {why}" for one in passes for why in one.unknown]
+    return Comparison(passes, list(dict.fromkeys(grown)), unknown)
+
+
+def _limits_grown(new: AgentSpec, old: AgentSpec) -> Iterator[str]:
+    for name, cap in old.limits.caps.items():
+        now = new.limits.caps.get(name)
+        if now is None or now > cap:
+            text = "null" if now is None else number_text(now)
+            yield f"limits.{name} is newly {text}; before {number_text(cap)}"
+
+
+def _radius_grown(new: Iterator[Radius], old: Sequence[Radius]) -> Iterator[str]:
+    for one in new:
+        before = [other for other in old if LEVELS.index(other.level) >= LEVELS.index(one.level)]
+        calls = max((other.calls for other in before), default=0)
+        if before and one.calls > calls:
+            most = f"calls newly {_up_to(one.calls)} in one run"
+            yield f"{one.tool}: {most}, {WHEN[one.level]}; before {_most(calls)}"
+        for name, total in one.sums.items():
+            then = max((other.sums.get(name, 0) for other in before), default=0)
+            if before and total > then:
+                sums = f"{name} in all newly {_up_to(total)} in one run"
+                yield f"{one.tool}: {sums}, {WHEN[one.level]}; before {_most(then)}"
+
+
+def _is_weaker(new: Judged, one: RequestSettings, old: Judged, other: RequestSettings) -> bool:
+    """Somebody else may decide, fewer people must agree, or nobody needs to sign."""
+    mine, theirs = _approvers(new, one), _approvers(old, other)
+    outsiders = theirs is not None and (mine is None or bool(mine - theirs))
+    fewer = new.agent.people.quorum_for(one) < old.agent.people.quorum_for(other)
+    signed, before = (
+        new.agent.people.group_named(one.group).keys,
+        old.agent.people.group_named(other.group).keys,
+    )
+    return outsiders or fewer or (bool(before) and not signed)
+
+
+def _approvers(judged: Judged, settings: RequestSettings) -> frozenset[str] | None:
+    """All who may decide, after each escalation too; None: anybody."""
+    groups = [judged.agent.people.group_named(name) for name in (settings.group, *settings.escalate_to)]
+    if not all(group.approvers for group in groups):
+        return None
+    return frozenset(name for group in groups for name in group.approvers)
+
+
+def _deciders(judged: Judged, settings: RequestSettings) -> str:
+    approvers, people = _approvers(judged, settings), judged.agent.people
+    if approvers is None:
+        return "anybody"
+    named = ", ".join(sorted(approvers)[:MAX_NAMED]) + (" and others" if len(approvers) > MAX_NAMED else "")
+    signed = ", signed" if people.group_named(settings.group).keys else ""
+    return f"{people.quorum_for(settings)} of {named}{signed}"
+
+
+# -- in words --------------------
+
+
+def _most(number: float) -> str:
+    return "without bound" if math.isinf(number) else number_text(number)
+
+
+def _up_to(number: float) -> str:
+    return "without bound" if math.isinf(number) else f"up to {number_text(number)}"
+
+
+def bound_text(bound: CallsBound) -> str:
+    """`at most 6 calls of tools in one run (the options of the machine react)`."""
+    most = "any number of" if math.isinf(bound.calls) else f"at most {number_text(bound.calls)}"
+    return f"{most} calls of tools in one run ({bound.why})"
+
+
+def radius_text(one: Radius) -> str:
+    """`at most 6 calls, cents at most 60,000,000 in all`."""
+    calls = "any number of calls" if math.isinf(one.calls) else f"at most {_counted(one.calls)}"
+    sums = [
+        f"{name} {'without any bound' if math.isinf(total) else f'at most {number_text(total)} in all'}"
+        for name, total in one.sums.items()
+    ]
+    return ", ".join([calls, *sums])
+
+
+def _counted(calls: float) -> str:
+    return f"{number_text(calls)} call{'' if calls == 1 else 's'}"
