@@ -281,7 +281,7 @@ def test_R_000_9_errors_of_a_parser_go_through_the_wrapper(reply: str, states: s
     run = react(replied(f"{reply} away", cost=0.1), machine=XML)
     assert run.states == states
     assert run.context.metadata["total_cost"] == 0.1
-    assert "away" in str(run.exit.error if run.step.exit else run.context.newest.observation)
+    assert "away" in str(run.exit.error if run.step.exit else run.context.steps[-1].observation)
 
 
 # -- the cache (R-000-5), rollback (R-000-14) and the ledger --------------------------------------
@@ -519,7 +519,7 @@ def test_tool_error_is_an_observation_and_a_failed_step(error: Any) -> None:
 
 def test_unknown_tool_is_an_observation() -> None:
     run = react(act("serch", q="x"))
-    assert (run.context.newest.status, run.newest) == ("failed", "Observation: Unknown tool: serch")
+    assert (run.context.steps[-1].status, run.newest) == ("failed", "Observation: Unknown tool: serch")
 
 
 def test_no_action_and_empty_output_are_told_apart() -> None:
@@ -531,9 +531,11 @@ def test_step_goes_through_its_statuses() -> None:
     run = react(LOOK, ran("one"), act("search", q="y"), ran("two"))
     assert [step.observation for step in run.context.steps] == ["one", "two"]
     assert run.context.metadata["tool_history"] == ["search", "search"]
-    patches: list[Any] = [r.patch["newest"] for r in run.records[2:6] if "newest" in r.patch]
-    statuses = [patch["change"]["status"]["set"] for patch in patches]
-    assert statuses == ["validated", "executed", "committed"]
+    patches: list[Any] = [r.patch for r in run.records[2:6]]
+    changes = [patch["newest"]["change"] for patch in patches if "change" in patch.get("newest", ())]
+    statuses = [change["status"]["set"] for change in changes]
+    assert statuses == ["validated", "executed"]
+    assert patches[-1]["past"]["append"][0]["status"] == "committed"
 
 
 def test_options_reach_the_effects() -> None:

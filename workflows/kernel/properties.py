@@ -60,6 +60,8 @@ class Moment:
     """The state that the run has moved to."""
     exit: Any = None
     """How the run ended (`Exit`)."""
+    options: Any = None
+    """The machine's options."""
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -269,3 +271,5 @@ class Scenario:
     """How deep the run is nested in others."""
     values: JsonObject = field(default_factory=dict)
     """What an outer machine gives it."""
+    extensions: Any = None
+    """`Extensions` that the options name and no worker has loaded, such as a policy that fails."""

@@ -1,7 +1,7 @@
 """Code mode: the model answers a question about a context by writing blocks of code (spec 2.2).
 
 The blocks run in a sandbox. They look into the context and ask models about pieces of it; the model sees
-only what they print. Reading order: the table, then the states in its order. How one block runs is in
+only what they print. Reading order: `table.py`, then the states in its order. How one block runs is in
 `block.py`, options and context are in `context.py`.
 
 A block is a visit of its own, so that what a run carries, and what it loses when the model fails, is one
@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from workflows.machines.authoring import (
@@ -22,7 +21,6 @@ from workflows.machines.authoring import (
     AskModel,
     CallTools,
     EffectError,
-    Event,
     Exit,
     Extensions,
     JsonObject,
@@ -52,94 +50,27 @@ from workflows.machines.code.prompt import (
     shallow_prompt,
 )
 from workflows.machines.code.reply import MAX_BLOCKS, read_reply
+from workflows.machines.code.table import (
+    TABLE,
+    AllRan,
+    BlockRan,
+    CodeBlocksFound,
+    CodeExecuted,
+    DepthExceeded,
+    Failed,
+    FinalAnswerFound,
+    LLMResponseReceived,
+    MaxIterationsReached,
+    NothingToRun,
+    PolicyStop,
+    S,
+)
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import was_cut
 from workflows.machines.common.named import named
 from workflows.machines.common.stopping import STOPPED, Policies, SeenCall, policy_view
 
 __all__ = ["MACHINE", "S"]
-
-
-class S(Enum):
-    """The states of spec 2.2."""
-
-    INIT = "INIT"
-    SHALLOW_CALL = "SHALLOW_CALL"
-    PROMPTING = "PROMPTING"
-    EXECUTING = "EXECUTING"
-    CONCLUDING = "CONCLUDING"
-    DONE = "DONE"
-
-
-class DepthExceeded(Event):
-    """The run is nested so deep that it may only ask the model once."""
-
-
-class LLMResponseReceived(Event):
-    """The first reply came."""
-
-
-class CodeBlocksFound(Event):
-    """The reply has blocks to run."""
-
-
-class NothingToRun(Event):
-    """The reply has no block, and no answer by FINAL."""
-
-
-class BlockRan(Event):
-    """One block has run, and another one follows."""
-
-
-class AllRan(Event):
-    """The last block has run."""
-
-
-class CodeExecuted(Event):
-    """The model saw what its blocks printed, and its next reply came."""
-
-
-class FinalAnswerFound(Event):
-    """The reply, or one of its blocks, gives the answer."""
-
-
-class MaxIterationsReached(Event):
-    """All iterations were used; the reply to the last request is the answer, whatever it is."""
-
-
-class PolicyStop(Event):
-    """A stopping policy ends the run (R-001-8)."""
-
-
-class Failed(Event):
-    """An error leaves the run; in the spec errors are raised past the machine."""
-
-
-TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
-    S.INIT: {DepthExceeded: S.SHALLOW_CALL, LLMResponseReceived: S.PROMPTING, Failed: S.DONE},
-    S.SHALLOW_CALL: {LLMResponseReceived: S.DONE, Failed: S.DONE},
-    S.PROMPTING: {
-        FinalAnswerFound: S.DONE,
-        CodeBlocksFound: S.EXECUTING,
-        NothingToRun: S.CONCLUDING,
-        PolicyStop: S.DONE,
-        Failed: S.DONE,
-    },
-    S.EXECUTING: {
-        BlockRan: S.EXECUTING,
-        AllRan: S.CONCLUDING,
-        FinalAnswerFound: S.DONE,
-        Failed: S.DONE,
-    },
-    S.CONCLUDING: {
-        CodeExecuted: S.PROMPTING,
-        FinalAnswerFound: S.DONE,
-        MaxIterationsReached: S.DONE,
-        PolicyStop: S.DONE,
-        Failed: S.DONE,
-    },
-}
-
 
 NESTED_POLICIES: Mapping[str, Callable[..., Any]] = {
     "never": lambda prompt, depth: False,

@@ -80,7 +80,7 @@ def policy_view(
     mode: Literal["tools", "code"], c: Any, run: Run, calls: Sequence[SeenCall], last_result: str
 ) -> dict[str, Any]:
     """What policies are shown of a run. `memory` has what each of them remembers, by its key; `history` is
-    read where there is a policy to look at it."""
+    read when a policy looks at it."""
     return {
         "mode": mode,
         "iteration": c.iteration,
@@ -93,6 +93,25 @@ def policy_view(
         "cost_usd": run.ledger.used("cost_usd"),
         "memory": c.policy_memory,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown(Mapping[str, Any]):
+    """What one policy is shown. Most look at no message, so these are read when one does."""
+
+    view: Mapping[str, Any]
+    memory: Mapping[str, Any]
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "history":
+            return tuple(self.view["history"])
+        return self.memory if key == "memory" else self.view[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.view)
+
+    def __len__(self) -> int:
+        return len(self.view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +163,7 @@ class Policies:
         for name, policy in self.named:
             seen[name] += 1
             key = name if seen[name] == 1 else f"{name}#{seen[name]}"
-            shown = {"history": tuple(view["history"]), "memory": view["memory"].get(key, {})}
-            yield name, policy, key, {**view, **shown}
+            yield name, policy, key, _Shown(view, view["memory"].get(key, {}))
 
 
 def newest_results(messages: Sequence[Message]) -> str:

@@ -2,14 +2,13 @@
 
 The task is an output contract. Tools make artifacts; the model maps artifacts to slots and sees what
 budget is left. A decision only asks for an exit: leaving `decision`, the machine grants it, or holds it
-back once for a wrap-up round that maps what exists.
+back once for a wrap-up round that maps what exists. The table is in `table.py`, what must hold in `proof.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import replace
-from enum import Enum
 from typing import Any
 
 from activities.contracts import ReadArtifacts
@@ -48,74 +47,23 @@ from workflows.machines.contract.journal import DECIDE_AGAIN, journal, opening
 from workflows.machines.contract.mapping import Mapped, fill_slots, new_artifacts, read_texts, with_text
 from workflows.machines.contract.reply import Decision, WantedCall, decision_of, decision_schema
 from workflows.machines.contract.round import Judged, judged
+from workflows.machines.contract.table import (
+    TABLE,
+    ExitGranted,
+    Finished,
+    ForcedRerun,
+    GraphFailed,
+    Rerun,
+    S,
+    ToolChosen,
+    ToolFinished,
+    Verified,
+    Violated,
+    WrapUpStarted,
+)
 from workflows.machines.contract.verify import call_check
 
 __all__ = ["MACHINE", "S"]
-
-
-class S(Enum):
-    """The nodes of spec 5.1, and the end."""
-
-    DECISION = "decision"
-    PROTOCOL_VERIFY = "protocol_verify"
-    TOOL_EXECUTION = "tool_execution"
-    EXIT = "exit"
-    END = "end"
-
-
-class ToolChosen(Event):
-    """The decision is to call a tool."""
-
-
-class Rerun(Event):
-    """The decision asked to see artifacts or skills."""
-
-
-class ForcedRerun(Event):
-    """The decision had no valid strategy; the model is asked again."""
-
-
-class WrapUpStarted(Event):
-    """The exit is held back for one round that maps what exists."""
-
-
-class ExitGranted(Event):
-    """The run ends; `reason` is the exit reason."""
-
-
-class Verified(Event):
-    """The tool call keeps to the protocol."""
-
-
-class Violated(Event):
-    """The tool call breaks the protocol; nothing was run."""
-
-
-class ToolFinished(Event):
-    """The tool has run, or failed; its artifacts are registered."""
-
-
-class GraphFailed(Event):
-    """Something failed that no other round can repair."""
-
-
-class Finished(Event):
-    """The slots have their texts."""
-
-
-TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
-    S.DECISION: {
-        ToolChosen: S.PROTOCOL_VERIFY,
-        Rerun: S.DECISION,
-        ForcedRerun: S.DECISION,
-        WrapUpStarted: S.DECISION,
-        ExitGranted: S.EXIT,
-        GraphFailed: S.EXIT,
-    },
-    S.PROTOCOL_VERIFY: {Verified: S.TOOL_EXECUTION, Violated: S.DECISION},
-    S.TOOL_EXECUTION: {ToolFinished: S.DECISION, GraphFailed: S.EXIT},
-    S.EXIT: {Finished: S.END},
-}
 
 ROUND = {"budget", "round", "round_timings", "session_log"}
 """What charging, timing and logging a round reads and writes."""
@@ -169,7 +117,7 @@ def ask(c: Contract, run: Run, overdraft: Overdraft) -> Generator[Effect[Any], A
     """
     round = c.round.model_copy(update={"started": run.now})
     say = yield from journal(c, run.options, overdraft)
-    slots = tuple(slot.name for slot in run.options.slots)
+    form = decision_schema(run.input.tool_names, tuple(slot.name for slot in run.options.slots))
     unread = bool(c.last_decision.problem)  # a model that missed the form is held to it
     while True:
         number = c.iteration + 1
@@ -178,7 +126,8 @@ def ask(c: Contract, run: Run, overdraft: Overdraft) -> Generator[Effect[Any], A
                 say=(say,),
                 role=c.last_decision.next_decision_model,
                 attempts=run.options.max_model_attempts,
-                response_schema=decision_schema(run.input.tool_names, slots) if unread else None,
+                response_schema=form if unread else None,
+                form=form,
                 label=f"decide #{number}",
             )
         )

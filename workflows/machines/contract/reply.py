@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, JsonValue
@@ -117,8 +117,9 @@ class Decision(Frozen):
     """What is wrong with the reply, for the model."""
 
 
-def decision_schema(tools: Sequence[str], slots: Sequence[str]) -> JsonObject:
-    """A decision as a JSON schema, for a model whose last one could not be read."""
+@lru_cache(maxsize=32)
+def decision_schema(tools: tuple[str, ...], slots: tuple[str, ...]) -> JsonObject:
+    """A decision as a JSON schema. A model whose last one could not be read is held to it."""
     text: JsonObject = {"type": "string"}
     call = {
         "tool_id": {"enum": list(tools)},

@@ -131,10 +131,11 @@ def first_state(run: Run) -> dict[str, Any]:
 
 
 def ask(run: Run, label: str, schema: JsonObject | None = None, **more: Any) -> AskModel:
-    """A question to a model; `schema` is the reply's, for providers that enforce one. Only transient failures
+    """A question to a model; `schema` is the reply's, which some providers enforce. Only transient failures
     are tried again: a reply that came is never asked for twice (R-003-2)."""
     enforced = schema if run.options.reply_format == "json_schema" else None
-    return AskModel(label=label, attempts=run.options.max_model_attempts, response_schema=enforced, **more)
+    attempts = run.options.max_model_attempts
+    return AskModel(label=label, attempts=attempts, response_schema=enforced, form=schema, **more)
 
 
 def halted(reason: str, text: str, event: type[Event] = Halted, **patch: Any) -> VisitEnd:

@@ -14,6 +14,7 @@ from workflows.machines.common.ends import end_forgotten
 from workflows.machines.planner import planned, simple
 from workflows.machines.planner.context import Options, Planner, prepare
 from workflows.machines.planner.loop import ENDS, S
+from workflows.machines.planner.proof import PROPERTIES, SCENARIOS
 
 __all__ = ["MACHINE", "build_machine"]
 
@@ -77,6 +78,8 @@ def build_machine(options: Options) -> Machine:
         roles=("default", "planner", "decide", "summary"),
         plain_replies=False,
         exits=EXITS,
+        properties=PROPERTIES,
+        scenarios=tuple(one for one in SCENARIOS if one.options.get("mode", "plan") == mode),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from functools import lru_cache
 
 from workflows.machines.authoring import JsonObject
 from workflows.machines.common.json_text import NotJson, cut, read_object
@@ -14,7 +14,8 @@ NAME_CHARS = 100
 """Characters of an action."""
 
 
-def decision_schema(tools: Sequence[str]) -> JsonObject:
+@lru_cache(maxsize=32)
+def decision_schema(tools: tuple[str, ...]) -> JsonObject:
     """A decision on one action, for providers that enforce a schema: with other names than those of tools, a
     small model fills in words of the prompt."""
     return {

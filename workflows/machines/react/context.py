@@ -97,8 +97,11 @@ class React(Context):
     given: JsonObject = {}
     """Metadata that the run began with (spec 1.9)."""
     past: tuple[ReasoningStep, ...] = ()
-    """All steps before the newest; closed, so they never change (R-000-3)."""
+    """Steps that are closed, so they never change (R-000-3)."""
     newest: ReasoningStep | None = None
+    """The step at which the run is, or has ended; None between steps."""
+    count: int = 0
+    """How many steps there are."""
     total_cost: float = 0.0
     """USD spent by the whole run, as of the newest thought or action. It never falls, not by a rollback."""
     tool_history: tuple[str, ...] = ()
@@ -125,11 +128,6 @@ class React(Context):
     def steps(self) -> tuple[ReasoningStep, ...]:
         """The log of reasoning steps."""
         return self.past if self.newest is None else (*self.past, self.newest)
-
-    @property
-    def count(self) -> int:
-        """How many steps there are."""
-        return 0 if self.newest is None else self.newest.id + 1
 
     @property
     def metadata(self) -> Mapping[str, JsonValue]:

@@ -1,14 +1,14 @@
 """ReAct: think, check the thought against rules, act with one tool, observe, commit (spec 1).
 
-Reading order: the table, then the states in its order. What a run remembers and its options are in
-`context.py`, prompts in `prompt.py`, the reading of replies in `reply.py`, the rules in `rules.py`.
+Reading order: `table.py`, then the states in its order. What a run remembers and its options are in
+`context.py`, prompts in `prompt.py`, the reading of replies in `reply.py`, the rules in `rules.py`, and what
+must hold of every run in `proof.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from workflows.kernel.errors import error_text
@@ -20,7 +20,6 @@ from workflows.machines.authoring import (
     AskPerson,
     CallTools,
     EffectError,
-    Event,
     Exit,
     Extensions,
     FatalError,
@@ -44,68 +43,24 @@ from workflows.machines.common.named import called
 from workflows.machines.react import prompt
 from workflows.machines.react.context import CachedReply, Options, React, ReasoningStep
 from workflows.machines.react.prompt import JSON_OR_LABELS, ReplyFormat
+from workflows.machines.react.proof import PROPERTIES, SCENARIOS
 from workflows.machines.react.reply import FINISH, BadReply, Thought, final_answer
 from workflows.machines.react.rules import Rule, build_rules, judge
+from workflows.machines.react.table import (
+    TABLE,
+    Accepted,
+    Acted,
+    Drafted,
+    Ended,
+    Escalated,
+    Observed,
+    Rejected,
+    Resumed,
+    S,
+    StepTaken,
+)
 
 __all__ = ["MACHINE", "S", "react_machine"]
-
-
-class S(Enum):
-    """The nodes of spec 1.2."""
-
-    THOUGHT = "thought"
-    VALIDATE = "validate"
-    ACTION = "action"
-    OBSERVATION = "observation"
-    COMMIT = "commit"
-    HUMAN_APPROVAL = "human_approval"
-    END = "__end__"
-
-
-class Drafted(Event):
-    """A step was appended."""
-
-
-class Accepted(Event):
-    """No rule is violated."""
-
-
-class Rejected(Event):
-    """Only retryable rules are violated, and another try is allowed."""
-
-
-class Escalated(Event):
-    """Too many thoughts were rejected; a person has to look."""
-
-
-class Acted(Event):
-    """The tool has run, or there was nothing to run."""
-
-
-class Observed(Event):
-    """The outcome is in the conversation."""
-
-
-class StepTaken(Event):
-    """The step is closed and the run goes on."""
-
-
-class Resumed(Event):
-    """A person lets the run go on."""
-
-
-class Ended(Event):
-    """The run is over; the context's `exit_reason` says why."""
-
-
-TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
-    S.THOUGHT: {Drafted: S.VALIDATE, Ended: S.END},
-    S.VALIDATE: {Accepted: S.ACTION, Rejected: S.THOUGHT, Escalated: S.HUMAN_APPROVAL, Ended: S.END},
-    S.ACTION: {Acted: S.OBSERVATION, Ended: S.END},
-    S.OBSERVATION: {Observed: S.COMMIT},
-    S.COMMIT: {StepTaken: S.THOUGHT, Escalated: S.HUMAN_APPROVAL, Ended: S.END},
-    S.HUMAN_APPROVAL: {Resumed: S.THOUGHT, Ended: S.END},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +71,16 @@ class Prepared:
     format: ReplyFormat
 
 
-STEPS = {"past", "newest"}
+STEPS = {"past", "newest", "count"}
 ENDS = {"terminated", "exit_reason", "error"}
 METADATA = {
     "goal", "given", "total_cost", "tool_history", "retry_count", "retry_reason", "rolled_back", *ENDS
 }  # fmt: skip
 
 
-def all_closed(c: React, came_from: str) -> str:
+def between_steps(c: React, came_from: str) -> str:
     """A thought begins with every step closed, so that only the newest is ever open (R-000-3)."""
-    return "" if c.newest is None or c.newest.closed else f"step {c.newest.id} is still open"
+    return "" if c.newest is None else f"step {c.newest.id} is still open"
 
 
 def has_step(c: React, came_from: str) -> str:
@@ -145,9 +100,9 @@ def terminated(c: React, came_from: str) -> str:
     S.THOUGHT,
     asks={AskModel},
     counts="steps",
-    holds=all_closed,
-    reads={"newest", "retry_reason", "again"},
-    writes={*STEPS, *ENDS, "total_cost", "cache", "model_failure"},
+    holds=between_steps,
+    reads={"count", "retry_reason", "again"},
+    writes={"newest", "count", *ENDS, "total_cost", "cache", "model_failure"},
 )
 def think(c: React, run: Run) -> Visit:
     """Ask for a thought, again while its format is wrong. A prompt that was answered before a rollback is
@@ -167,6 +122,7 @@ def think(c: React, run: Run) -> Visit:
         question = AskModel(
             say=say,
             response_schema=enforced(run.input.tool_names) if enforced else None,
+            form=schema(run.input.tool_names) if schema else None,
             attempts=options.max_model_attempts,
             label=f"think #{number + 1}{again}",
         )
@@ -198,12 +154,8 @@ def _drafted(c: React, run: Run, read: Thought) -> VisitEnd:
         action_input=read.action_input,
         timestamp=run.now,
     )
-    patch = {**_append(c, step), **_cost(run), "model_failure": ""}
+    patch = {"newest": step, "count": c.count + 1, **_cost(run), "model_failure": ""}
     return patch, Drafted(thought=read.text)
-
-
-def _append(c: React, step: ReasoningStep) -> dict[str, Any]:
-    return {"newest": step} if c.newest is None else {"past": Append(c.newest), "newest": step}
 
 
 def _cost(run: Run) -> dict[str, Any]:
@@ -215,6 +167,13 @@ def _update(c: React, **changes: Any) -> dict[str, Any]:
     """The patch that changes the newest step."""
     assert c.newest is not None
     return {"newest": c.newest.model_copy(update=changes)}
+
+
+def _closed(c: React, status: str) -> dict[str, Any]:
+    """The patch that closes the newest step and puts it to the others."""
+    assert c.newest is not None
+    step = c.newest if c.newest.closed else c.newest.model_copy(update={"status": status})
+    return {"newest": None, "past": Append(step)}
 
 
 def _end(reason: str, error: str = "", why: str = "", **more: Any) -> VisitEnd:
@@ -229,7 +188,7 @@ def _end(reason: str, error: str = "", why: str = "", **more: Any) -> VisitEnd:
     S.VALIDATE,
     holds=has_step,
     reads={"trace_id", *STEPS, *METADATA},
-    writes={"newest", "retry_count", "retry_reason", "last_retry_reason", *ENDS},
+    writes={"newest", "past", "retry_count", "retry_reason", "last_retry_reason", *ENDS},
 )
 def validate(c: React, run: Run) -> VisitEnd:
     """Run the rules over the newest step (spec 1.6)."""
@@ -239,13 +198,13 @@ def validate(c: React, run: Run) -> VisitEnd:
     violations = judge(run.prepared.rules, c.newest, c)
     if not violations.text:
         return {**_update(c, status="validated"), "retry_reason": ""}, Accepted()
-    failed, text = _update(c, status="failed"), violations.text
+    text = violations.text
     if violations.terminal:
-        return _end("rule_violation", text, **failed)
+        return _end("rule_violation", text, **_update(c, status="failed"))
     count = c.retry_count + 1
     event = Escalated if count > run.options.max_retries_before_human else Rejected
     counted = {"retry_count": count, "retry_reason": text, "last_retry_reason": text}
-    return {**failed, **counted}, event(text)
+    return {**_closed(c, "failed"), **counted}, event(text)
 
 
 # -- action: find the tool, run it ----------------------------------------------------------------
@@ -291,14 +250,19 @@ def observe(c: React, run: Run) -> Visit:
     return {}, Observed()
 
 
-@state(S.COMMIT, holds=has_step, reads={"newest", "terminated", "retry_count"}, writes={"newest", *ENDS})
+@state(
+    S.COMMIT,
+    holds=has_step,
+    reads={"newest", "count", "terminated", "retry_count"},
+    writes={"newest", "past", *ENDS},
+)
 def commit(c: React, run: Run) -> VisitEnd:
     """Close the step and decide whether the run ends."""
     assert c.newest is not None
-    closed = {} if c.newest.closed else _update(c, status="committed")
     reason, error, why = next(_stops(c, run), ("", "", ""))
     if reason:
-        return _end(reason, error, why, **closed)
+        return _end(reason, error, why, **({} if c.newest.closed else _update(c, status="committed")))
+    closed = _closed(c, "committed")
     if c.retry_count > run.options.max_retries_before_human:
         return closed, Escalated(f"{c.retry_count} thoughts were rejected")
     return closed, StepTaken()
@@ -383,7 +347,7 @@ def on_error(c: React, error: AgentError, run: Run) -> VisitEnd:
     if failure and failure == c.model_failure:
         return _end("fatal_error", f"{text} (the model call failed twice in a row)", **_cost(run))
     step = ReasoningStep(id=c.count, thought="", observation=text, status="failed", timestamp=run.now)
-    return {**_append(c, step), **_cost(run), "model_failure": failure}, Drafted(text)
+    return {"newest": step, "count": c.count + 1, **_cost(run), "model_failure": failure}, Drafted(text)
 
 
 def went_back(restored: React, before: React) -> Patch:
@@ -397,10 +361,8 @@ def went_back(restored: React, before: React) -> Patch:
 
 def reopened(c: React) -> tuple[S, Patch]:
     """The run continues after its last step, which nothing changes any more (R-000-14)."""
-    newest = c.newest
-    if newest is not None and not newest.closed:
-        newest = newest.model_copy(update={"status": "failed"})
-    return S.THOUGHT, {"newest": newest, "terminated": False, "exit_reason": "", "error": ""}
+    closed = _closed(c, "failed") if c.newest else {}
+    return S.THOUGHT, {**closed, "terminated": False, "exit_reason": "", "error": ""}
 
 
 EXITS: Mapping[str, str] = {
@@ -461,6 +423,8 @@ def react_machine(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABEL
         # A thought makes one call at most, and COMMIT, which comes after it, counts all thoughts.
         most_calls=lambda options, replies: min(options.max_steps, replies),
         exits=EXITS,
+        properties=PROPERTIES,
+        scenarios=SCENARIOS,
     )
 
 

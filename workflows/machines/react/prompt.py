@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from workflows.machines.authoring import JsonObject, Message, RunInput
 from workflows.machines.common.prompt import system_message, tool_list
@@ -64,6 +65,7 @@ def bad_format(problem: str, words: str) -> Message:
     return Message(role="user", content=f"That reply cannot be read: {problem}.\n{words}")
 
 
+@lru_cache(maxsize=32)
 def _schema(tools: tuple[str, ...]) -> JsonObject:
     actions = list(dict.fromkeys((*tools, FINISH)))
     return {

@@ -124,9 +124,11 @@ class AgentState(Context):
     """Stage -> what it keeps beyond the fields above (R-002-1); only that stage writes there."""
     degraded: tuple[Degradation, ...] = ()
     """The machine's own notes; no stage sees or writes them."""
+    fallback_used: bool = False
+    """The answer is the fallback text; no stage sees or writes this either."""
 
 
-FIELDS = tuple(name for name in AgentState.model_fields if name != "degraded")
+FIELDS = tuple(name for name in AgentState.model_fields if name not in ("degraded", "fallback_used"))
 """The fields that a stage may declare."""
 
 

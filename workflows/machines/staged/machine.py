@@ -29,6 +29,7 @@ from pydantic import ValidationError
 from workflows.kernel.errors import error_text
 from workflows.machines.authoring import (
     AgentError,
+    Append,
     BadPatch,
     DefinitionError,
     Effect,
@@ -69,6 +70,7 @@ from workflows.machines.staged.context import (
     Observation,
 )
 from workflows.machines.staged.options import FAILING, ROLES, Options, Stage
+from workflows.machines.staged.proof import PROPERTIES, SCENARIOS, STANDARD_PROPERTIES
 from workflows.machines.staged.stages import (
     FLOWS,
     MOST_CALLS,
@@ -222,10 +224,11 @@ class Lifecycle:
                 answer = seen.summary.strip()
             changes = {"final_answer": answer or self.options.fallback_text, "need_loop": False}
             patch["observation"] = seen.model_copy(update=changes)
+            patch["fallback_used"] = not answer
             if not answer:
                 text = "the last pass gave no final answer"
                 notes.append(Degradation(code="fallback_used", stage=left.name, message=text))
-        return {**patch, "degraded": (*c.degraded, *notes)} if notes else patch
+        return {**patch, "degraded": Append(*notes)} if notes else patch
 
     def must_have_answer(self, c: AgentState) -> bool:
         """The last pass ends with an answer, whatever kind of stage observes (design 9.4)."""
@@ -284,7 +287,7 @@ class Lifecycle:
     def on_reopen(self, c: AgentState) -> tuple[Any, Patch]:
         """Another pass."""
         first = self.options.entry
-        again = {"lifecycle": first, "iteration": c.iteration + 1, "last_error": None}
+        again = {"lifecycle": first, "iteration": c.iteration + 1, "last_error": None, "fallback_used": False}
         return self.states(first), {**again, "thought": None, "action": None}  # R-002-6
 
     # the beginning
@@ -403,7 +406,7 @@ def _wrong_exit(stage: Stage, chosen: object, said: object) -> NoTransition:
 def result(c: AgentState, run: Run) -> Exit:
     """How a run ended; the outcome is the final state and the machine's notes."""
     notes: list[Any] = [note.model_dump(mode="json") for note in c.degraded]
-    fallback = any(note.code == "fallback_used" for note in c.degraded)
+    fallback = c.fallback_used
     outcome = {
         **c.model_dump(mode="json", include=set(FIELDS)),
         "degraded": bool(notes),
@@ -464,6 +467,7 @@ def build_machine(options: Options) -> Machine:
             on_reopen=made.on_reopen,
             writes=frozenset(
                 {"lifecycle", "iteration", "thought", "action", "observation", "last_error", "degraded"}
+                | {"fallback_used"}
             ),
             result=result,
             # Every loop leads through the first stage; one more for the error handler.
@@ -473,6 +477,8 @@ def build_machine(options: Options) -> Machine:
             roles=ROLES,
             plain_replies=False,
             exits=EXITS,
+            properties=PROPERTIES if options.stages else (*PROPERTIES, *STANDARD_PROPERTIES),
+            scenarios=() if options.stages else SCENARIOS,
         )
     except DefinitionError as error:
         named = [f"{stage.enters} is entered by {stage.name}" for stage in options.running]

@@ -1,13 +1,13 @@
 """Tools mode: the model calls tools in its own format until it answers in plain text (spec 2.5).
 
-Reading order: the table, the options, then the states in the table's order. What becomes of each tool
-call is in `calls.py`; stopping policies are in `common/stopping.py`.
+Reading order: `table.py`, the options, then the states in the table's order. What becomes of each tool
+call is in `calls.py`, what must hold of every run in `proof.py`; stopping policies are in
+`common/stopping.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from enum import Enum
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
@@ -19,7 +19,6 @@ from workflows.machines.authoring import (
     CallTools,
     Context,
     EffectError,
-    Event,
     Exit,
     Machine,
     Message,
@@ -47,57 +46,20 @@ from workflows.machines.common.stopping import (
     policy_view,
 )
 from workflows.machines.tools.calls import ReplyCall, done_calls, reply_calls, runnable, until_unknown
+from workflows.machines.tools.proof import PROPERTIES, SCENARIOS
+from workflows.machines.tools.table import (
+    TABLE,
+    Failed,
+    LLMResponseReceived,
+    MaxIterationsReached,
+    NoToolCalls,
+    PolicyStop,
+    S,
+    ToolCallsFound,
+    ToolsExecuted,
+)
 
 __all__ = ["MACHINE", "Options", "S", "Tools"]
-
-
-class S(Enum):
-    """The states of spec 2.5."""
-
-    INIT = "INIT"
-    PROMPTING = "PROMPTING"
-    EXECUTING_TOOLS = "EXECUTING_TOOLS"
-    DONE = "DONE"
-
-
-class LLMResponseReceived(Event):
-    """The first reply came."""
-
-
-class NoToolCalls(Event):
-    """The reply is plain text: the answer."""
-
-
-class ToolCallsFound(Event):
-    """The reply asks for tools."""
-
-
-class ToolsExecuted(Event):
-    """The calls have run and the next reply came."""
-
-
-class PolicyStop(Event):
-    """A stopping policy ends the run."""
-
-
-class MaxIterationsReached(Event):
-    """All iterations were used; the model was asked once more, for an answer."""
-
-
-class Failed(Event):
-    """An error leaves the run; in the spec errors are raised past the machine."""
-
-
-TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
-    S.INIT: {LLMResponseReceived: S.PROMPTING, Failed: S.DONE},
-    S.PROMPTING: {NoToolCalls: S.DONE, PolicyStop: S.DONE, ToolCallsFound: S.EXECUTING_TOOLS, Failed: S.DONE},
-    S.EXECUTING_TOOLS: {
-        ToolsExecuted: S.PROMPTING,
-        PolicyStop: S.DONE,
-        MaxIterationsReached: S.DONE,
-        Failed: S.DONE,
-    },
-}
 
 
 class Options(Strict):
@@ -388,4 +350,6 @@ MACHINE = Machine(
     caps=lambda options: {"iterations": options.max_iterations},
     most_calls=lambda options, replies: options.max_calls_per_reply * min(options.max_iterations, replies),
     exits=EXITS,
+    properties=PROPERTIES,
+    scenarios=SCENARIOS,
 )

@@ -59,10 +59,11 @@ def moments_of(
 ) -> Iterator[Moment]:
     """What happened between two suspensions; `before` is None for the beginning of a run, and `entered` has
     the snapshots with which states were entered on the way."""
+    options = after.program.options
     if before is not None:
         suspension, turn = before
         context = seen(suspension.snapshot.context, turn.state)
-        yield Moment("answered", turn.state, context, effect=turn.effect, answer=turn.answer)
+        yield Moment("answered", turn.state, context, effect=turn.effect, answer=turn.answer, options=options)
     snapshots = iter(entered)
     for record in after.records:
         if record.to is None:
@@ -70,13 +71,13 @@ def moments_of(
         snapshot = next(snapshots, after.snapshot)
         if record.seq > 0:  # the first record is the beginning, and no row of the table
             context = seen(snapshot.context, record.to)
-            yield Moment("moved", record.state, context, event=record.event, to=record.to)
+            yield Moment("moved", record.state, context, event=record.event, to=record.to, options=options)
     state = after.snapshot.state
     context = seen(after.snapshot.context, state)
     if after.exit is not None:
-        yield Moment("ended", state, context, exit=after.exit)
+        yield Moment("ended", state, context, exit=after.exit, options=options)
     elif after.effect is not None:
-        yield Moment("asked", state, context, effect=after.effect)
+        yield Moment("asked", state, context, effect=after.effect, options=options)
 
 
 def moment_text(moment: Moment) -> str:
