@@ -30,6 +30,7 @@ __all__ = [
     "is_shipped",
     "machine",
     "machine_for",
+    "made_of",
     "machines",
     "shipped",
     "users_modules",
@@ -208,6 +209,14 @@ def machine_for(name: str, version: str | None, options: Any, *, newest: bool = 
     found, build = _machines[(named.name, named.version)].here()
     values = found.read_options(options)
     return (build(values) if build else found), values
+
+
+def made_of(given: Machine, options: Any) -> Machine:
+    """The machine as its module makes it of these options; any other machine as it is.
+
+    Raises ValueError, as `machine_for` does."""
+    known = _machines.get((given.name, given.version))
+    return machine_for(given.name, given.version, options)[0] if known and known.machine is given else given
 
 
 def extensions() -> Extensions:

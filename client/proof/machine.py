@@ -24,6 +24,7 @@ from workflows.kernel.machine import Extensions, Machine, RunInput
 from workflows.kernel.properties import Scenario
 from workflows.kernel.snapshot import Program
 from workflows.registry import extensions as loaded_extensions
+from workflows.registry import made_of
 from workflows.verify.code.declared import Finding, findings
 from workflows.verify.runs.domain import LEFT_OUT, Domain, open_tool
 from workflows.verify.runs.explore import Explored, Violation, explore
@@ -242,7 +243,9 @@ def _explored(  # as `verify` is asked, for one scenario
     seconds: float,
     progress: Callable[[str, Explored], None],
 ) -> ScenarioReport:
+    machine = made_of(machine, scenario.options)
     scenario, made_up = _with_tools(machine, scenario, tools)
+    extensions = _with(scenario.extensions, extensions)
     given = RunInput(
         goal=scenario.goal, tools=tuple(scenario.tools), depth=scenario.depth, values=scenario.values
     )
@@ -264,6 +267,17 @@ def _explored(  # as `verify` is asked, for one scenario
         ),
         never_taken=tuple(sorted(rows - explored.arrows)),
         made_up=made_up,
+    )
+
+
+def _with(own: Extensions | None, loaded: Extensions) -> Extensions:
+    """What is loaded, with what a scenario brings."""
+    if own is None:
+        return loaded
+    return Extensions(
+        rules={**loaded.rules, **own.rules},
+        policies={**loaded.policies, **own.policies},
+        hooks={**loaded.hooks, **own.hooks},
     )
 
 

@@ -408,7 +408,7 @@ def on_violation(c: Desk, error: MachineError) -> dict[str, Any]:
 
 def too_much(x: Moment) -> bool:
     """More is paid than the policy lets go."""
-    return calls("refund")(x) and x.calls[0].arguments["cents"] > x.options.auto_refund_cents
+    return bool(calls("refund")(x) and x.calls[0].arguments["cents"] > x.options.auto_refund_cents)
 
 
 def often_refunded(x: Moment) -> bool:
@@ -445,7 +445,7 @@ PROPERTIES = (
     then("a large one is put to a person", event(Large), asks_person),
     then("what is approved is paid", event(Approved), calls("refund")),
     before("nobody but a person approves", first=decides("approve"), then=event(Approved)),
-    then("a ticket that is sorted is looked up", lambda x: event(Found)(x) and x.to == "decide", calls("order_facts")),
+    then("a ticket that is sorted is looked up", enters(S.DECIDE), calls("order_facts")),
     last("nothing is asked behind an unknown payment", is_unknown),
     last("nothing is asked behind a halt", event(Halted)),
     last("nothing is asked when all tickets are taken", event(NoneLeft)),
@@ -459,14 +459,8 @@ PROPERTIES = (
 
 def ticket(number: int) -> dict[str, str]:
     """A ticket of the shop."""
-    text = "The mug came broken, so send my money."
-    return {
-        "id": f"T-{number}",
-        "received": "2026-03-20",
-        "customer": "ann",
-        "order": f"A-{number}",
-        "text": text,
-    }
+    words = {"customer": "ann", "text": "The mug came broken, so send my money."}
+    return {"id": f"T-{number}", "received": "2026-03-20", "order": f"A-{number}", **words}
 
 
 def order(**more: Any) -> str:

@@ -49,6 +49,7 @@ from workflows.machines.code.prompt import (
     remarks,
     shallow_prompt,
 )
+from workflows.machines.code.proof import PROPERTIES, SCENARIOS
 from workflows.machines.code.reply import MAX_BLOCKS, read_reply
 from workflows.machines.code.table import (
     TABLE,
@@ -391,4 +392,6 @@ MACHINE = Machine(
     plain_replies=False,
     takes_material=True,
     exits=EXITS,
+    properties=PROPERTIES,
+    scenarios=SCENARIOS,
 )

@@ -45,6 +45,7 @@ from workflows.machines.contract.context import (
 )
 from workflows.machines.contract.journal import DECIDE_AGAIN, journal, opening
 from workflows.machines.contract.mapping import Mapped, fill_slots, new_artifacts, read_texts, with_text
+from workflows.machines.contract.proof import PROPERTIES, SCENARIOS
 from workflows.machines.contract.reply import Decision, WantedCall, decision_of, decision_schema
 from workflows.machines.contract.round import Judged, judged
 from workflows.machines.contract.table import (
@@ -441,4 +442,6 @@ MACHINE = Machine(
     roles=("default", "strong", "regular"),
     plain_replies=False,
     exits=EXITS,
+    properties=PROPERTIES,
+    scenarios=SCENARIOS,
 )

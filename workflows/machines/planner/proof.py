@@ -54,7 +54,7 @@ def asks_but(what: When) -> When:
 
 def sums_up(x: Moment) -> bool:
     """The run has stopped, and a summary is wanted."""
-    return event(Stopped)(x) and x.options.finalize_summary
+    return bool(event(Stopped)(x) and x.options.finalize_summary)
 
 
 proposes = asks_for("execute")
@@ -137,6 +137,7 @@ SCENARIOS = (
         },
         tools=(LOOK, PAY),
         words=PLAN,
+        without=frozenset({"timeout", "transient", "recoverable"}),
         extensions=HOOKS,
     ),
     Scenario(name="plan, enough is done", options={"max_iterations": 2, **ENOUGH}, tools=(PAY,), words=PLAN),

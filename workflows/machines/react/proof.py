@@ -50,12 +50,12 @@ def unchecked(x: Moment) -> bool:
 
 def beyond(x: Moment) -> bool:
     """A step was committed, no step is left, and the run goes on."""
-    return event(StepTaken)(x) and x.context.count >= x.options.max_steps
+    return bool(event(StepTaken)(x) and x.context.count >= x.options.max_steps)
 
 
 def escalates_early(x: Moment) -> bool:
     """A person is asked although fewer thoughts were rejected than allowed."""
-    return event(Escalated)(x) and x.context.retry_count <= x.options.max_retries_before_human
+    return bool(event(Escalated)(x) and x.context.retry_count <= x.options.max_retries_before_human)
 
 
 PROPERTIES: tuple[Property, ...] = (

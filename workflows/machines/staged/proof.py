@@ -35,7 +35,7 @@ def is_answered(exit: Any, c: Any) -> bool:
 
 def begins_too_often(x: Moment) -> bool:
     """A pass begins although as many as are allowed have been made."""
-    return enters(x.options.entry)(x) and x.context.iteration >= x.options.max_iterations
+    return bool(enters(x.options.entry)(x) and x.context.iteration >= x.options.max_iterations)
 
 
 PROPERTIES: tuple[Property, ...] = (
@@ -67,7 +67,7 @@ def unsuggested(x: Moment) -> bool:
 def acts_at_the_end(x: Moment) -> bool:
     """A tool is offered or called in a pass that must answer."""
     offers = asks_model(x) and isinstance(x.effect, AskModel) and bool(x.effect.offer)
-    return (offers or calls()(x)) and x.options.must_answer(x.context.iteration + 1)
+    return bool((offers or calls()(x)) and x.options.must_answer(x.context.iteration + 1))
 
 
 def goes_round(x: Moment) -> bool:

@@ -260,11 +260,16 @@ def _inner_runs(effect: RunMachine) -> Iterator[Tried]:
 
 
 def _blocks(effect: RunCode) -> Iterator[Tried]:
-    yield Tried("code: ends, prints 'out'", CodeStepped(session="s1", printed="out"))
-    yield Tried("code: NameError", CodeStepped(session="s1", error="NameError: x"))
-    yield Tried("code: out of time", CodeStepped(session="s1", error="Timeout", fatal=True))
-    for name in effect.names:
+    """How far a block comes. A session is named by the calls that its block has made: the sandbox ends a
+    block that makes more than it may, and one that is told to stop."""
+    made = 0 if effect.block is not None else int(effect.session.removeprefix("s"))
+    yield Tried("code: ends, prints 'out'", CodeStepped(session="s0", printed="out"))
+    if effect.answer is not None and effect.answer.stop:
+        return
+    yield Tried("code: NameError", CodeStepped(session="s0", error="NameError: x"))
+    yield Tried("code: out of time", CodeStepped(session=effect.before, error="Timeout", fatal=True))
+    for name in effect.names if made < effect.limits.calls else ():
         for args in ((), ("x",)):
-            step = CodeStepped(session="s1", call=CodeCall(name=name, args=args))
+            step = CodeStepped(session=f"s{made + 1}", call=CodeCall(name=name, args=args))
             yield Tried(f"code: calls {name}({', '.join(args)})", step)
     yield Tried("code: fatal", EffectFailed(error="fatal", type="Sandbox", message="it is gone"))
