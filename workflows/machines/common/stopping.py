@@ -95,7 +95,7 @@ def policy_view(
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Shown(Mapping[str, Any]):
     """What one policy is shown. Most look at no message, so these are read when one does."""
 

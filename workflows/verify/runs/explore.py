@@ -116,8 +116,10 @@ def explore(  # noqa: PLR0913  # what is explored, and how long
     merge: bool = True,
     compare: int = 0,
     progress: Callable[[Explored], None] = lambda found: None,
+    until: Callable[[Explored], bool] = lambda found: False,
 ) -> Explored:
-    """Try every answer of the domain in every state, for at most so many seconds by the clock.
+    """Try every answer of the domain in every state, for at most so many seconds by the clock, or `until` this
+    holds of what was found.
 
     Without `merge`, runs are told apart by everything that they hold. `compare`: so many runs that were
     merged with another are advanced beside it by every answer; what differs then is a fault of the merge.
@@ -127,7 +129,7 @@ def explore(  # noqa: PLR0913  # what is explored, and how long
     began, needs = clock(), _Needs(program)
     while True:
         one = _Exploration(program, domain, properties, needs, merge=merge, compare=compare)
-        if one.run(lambda: clock() - began < seconds, progress):
+        if one.run(lambda: clock() - began < seconds and not until(one.found), progress):
             break
     found = one.found
     found.seconds = clock() - began
