@@ -118,8 +118,8 @@ def explore(  # noqa: PLR0913  # what is explored, and how long
     progress: Callable[[Explored], None] = lambda found: None,
     until: Callable[[Explored], bool] = lambda found: False,
 ) -> Explored:
-    """Try every answer of the domain in every state, for at most so many seconds by the clock, or `until` this
-    holds of what was found.
+    """Try every answer of the domain in every state, for at most so many seconds by the clock, or
+    `until` this is true of what was found.
 
     Without `merge`, runs are told apart by everything that they hold. `compare`: so many runs that were
     merged with another are advanced beside it by every answer; what differs then is a fault of the merge.
@@ -129,7 +129,7 @@ def explore(  # noqa: PLR0913  # what is explored, and how long
     began, needs = clock(), _Needs(program)
     while True:
         one = _Exploration(program, domain, properties, needs, merge=merge, compare=compare)
-        if one.run(lambda: clock() - began < seconds and not until(one.found), progress):
+        if one.run(lambda found: clock() - began < seconds and not until(found), progress):
             break
     found = one.found
     found.seconds = clock() - began
@@ -209,12 +209,12 @@ class _Exploration:
         self.prints = _Prints()
         self.first: Context | None = None
 
-    def run(self, goes_on: Callable[[], bool], progress: Callable[[Explored], None]) -> bool:
+    def run(self, goes_on: Callable[[Explored], bool], progress: Callable[[Explored], None]) -> bool:
         """Explore; false: a fact turned out to be needed, and all begins again."""
         first = self._started()
         waiting = deque([first] if first else [])
         while waiting:
-            if not goes_on() or len(self.came_from) > MAX_STATES:
+            if not goes_on(self.found) or len(self.came_from) > MAX_STATES:
                 self.found.complete = False
                 break
             node = waiting.popleft()
