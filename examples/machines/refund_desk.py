@@ -403,7 +403,7 @@ def on_violation(c: Desk, error: MachineError) -> dict[str, Any]:
     return {"trouble": str(error)}
 
 
-# -- what must hold of every run, and in which runs that is tried: `ratchet verify machine` --------------------
+# -- what must hold of every run, and in which runs that is tried (docs/verification.md) --------------------
 
 
 def too_much(x: Moment) -> bool:
@@ -433,8 +433,8 @@ def is_undecided(exit: Exit, c: Desk) -> bool:
 
 PROPERTIES = (
     between("a large refund waits for a person's yes", enters(S.TAKE), decides("approve"), never=too_much),
-    between("many refunds wait for a person's yes", often_refunded, any_of(decides("approve"), enters(S.TAKE)),
-            never=calls("refund")),
+    between("many refunds wait for a person's yes", often_refunded,
+            any_of(decides("approve"), enters(S.TAKE)), never=calls("refund")),
     between("what a person did not approve is not paid", decides("reject", "unavailable"), enters(S.TAKE),
             never=calls("refund")),
     at_most("an order is paid once", 1, calls("refund"), per=lambda x: x.calls[0].arguments["order"]),

@@ -16,8 +16,8 @@ from workflows.kernel.errors import DefinitionError
 from workflows.kernel.machine import Extensions, Machine, RunInput, state_name
 from workflows.kernel.properties import Scenario
 from workflows.kernel.snapshot import Program
-from workflows.verify.domain import Domain
-from workflows.verify.explore import Explored, explore
+from workflows.verify.runs.domain import Domain
+from workflows.verify.runs.explore import Explored, explore
 
 RIGHTS = ("reads", "writes", "asks", "tools")
 (DESK,) = load_modules(["./examples/machines/refund_desk.py"])
@@ -152,7 +152,7 @@ def _original(subject: Subject) -> Machine:
 
 
 def finder(subject: Subject, make: Callable[[Machine], Machine], seconds: float) -> str:
-    """Who finds the mistake: `refused`, `built-in`, the author's property by its name; "" or `cut`: nobody."""
+    """Who finds the mistake: `refused`, `built-in`, the name of a property; "" or `cut`: nobody."""
     author, cut = "", False
     try:
         for found in explored(subject, make, seconds, _breaks_a_rule):
