@@ -437,6 +437,7 @@ PROPERTIES = (
             any_of(decides("approve"), enters(S.TAKE)), never=calls("refund")),
     between("what a person did not approve is not paid", decides("reject", "unavailable"), enters(S.TAKE),
             never=calls("refund")),
+    at_most("the tickets are listed once", 1, calls("open_tickets")),
     at_most("an order is paid once", 1, calls("refund"), per=lambda x: x.calls[0].arguments["order"]),
     never("what is paid is what was decided", not_as_decided),
     before("nothing is paid before the order is looked up", first=returned("order_facts", ok=True),

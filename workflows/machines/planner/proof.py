@@ -60,6 +60,7 @@ def sums_up(x: Moment) -> bool:
 proposes = asks_for("execute")
 
 PROPERTIES: tuple[Property, ...] = (
+    at_most("the input is taken in once", 1, lambda x: x.kind == "moved" and x.state == S.INTAKE.name),
     at_most("one plan is made", 1, asks_for("plan")),
     at_most("one decision is made on it", 1, asks_for("decide")),
     before("a plan is asked for when the input is taken in", first=event(TakenIn), then=asks_for("plan")),

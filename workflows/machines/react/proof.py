@@ -11,7 +11,6 @@ from workflows.kernel.properties import (
     Property,
     Scenario,
     after,
-    any_of,
     asks_model,
     asks_person,
     at_most,
@@ -36,6 +35,7 @@ from workflows.machines.react.table import (
     Observed,
     Rejected,
     Resumed,
+    S,
     StepTaken,
 )
 
@@ -56,6 +56,12 @@ def beyond(x: Moment) -> bool:
 def escalates_early(x: Moment) -> bool:
     """A person is asked although fewer thoughts were rejected than allowed."""
     return bool(event(Escalated)(x) and x.context.retry_count <= x.options.max_retries_before_human)
+
+
+def ends_early(x: Moment) -> bool:
+    """The run ends for want of steps although some are left."""
+    left = x.kind == "ended" and x.context.count < x.options.max_steps
+    return left and x.exit.reason == "max_steps"
 
 
 PROPERTIES: tuple[Property, ...] = (
@@ -79,16 +85,19 @@ PROPERTIES: tuple[Property, ...] = (
     before("nobody but a person resumes", first=decides("resume", "answer"), then=event(Resumed)),
     after("abort ends the run", decides("abort"), eventually=ends(lambda exit, c: exit.reason == "aborted")),
     last("nothing is asked behind an abort", decides("abort")),
+    after(
+        "an unknown outcome is why the run ends",
+        is_unknown,
+        eventually=ends(lambda exit, c: exit.reason == "fatal_error"),
+    ),
+    after(
+        "a rule that ends the run is why it ends",
+        lambda x: event(Ended)(x) and x.state == S.VALIDATE.value,
+        eventually=ends(lambda exit, c: exit.reason in ("rule_violation", "fatal_error")),
+    ),
     never("a goal that is achieved has an answer", ends(lambda exit, c: exit.ok and exit.answer is None)),
     never("a run that failed says why", ends(lambda exit, c: not exit.ok and not exit.error)),
-    never(
-        "`max_steps` ends a run only when they are used",
-        any_of(
-            lambda x: (
-                x.kind == "ended" and x.exit.reason == "max_steps" and x.context.count < x.options.max_steps
-            )
-        ),
-    ),
+    never("`max_steps` ends a run only when they are used", ends_early),
 )
 
 QUERY = {"type": "object", "properties": {"q": {"type": "string", "enum": ["x"]}}, "required": ["q"]}

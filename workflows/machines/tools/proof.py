@@ -12,6 +12,7 @@ from workflows.kernel.properties import (
     Moment,
     Property,
     Scenario,
+    after,
     asks_model,
     before,
     between,
@@ -74,6 +75,11 @@ def answers(x: Moment) -> bool:
     return isinstance(x.answer, ModelReplied) and not asks_for_tools(x)
 
 
+def answers_plainly(x: Moment) -> bool:
+    """A reply is plain text, and not empty."""
+    return answers(x) and bool(x.answer.text.strip())
+
+
 def beyond(x: Moment) -> bool:
     """A tool is called, or offered, although every turn is used."""
     may = calls()(x) or (asks_model(x) and x.effect is not None and x.effect.tool_choice != "none")  # type: ignore[attr-defined]  # a question
@@ -104,6 +110,12 @@ PROPERTIES: tuple[Property, ...] = (
     never(
         "`max_iterations` ends a run only when they are used",
         lambda x: event(MaxIterationsReached)(x) and x.context.iteration < x.options.max_iterations,
+    ),
+    last("nothing is asked behind an answer in plain words", answers_plainly),
+    after(
+        "a run that used all its turns is not ok",
+        event(MaxIterationsReached),
+        eventually=ends(lambda exit, c: not exit.ok),
     ),
     never("a run that is ok has an answer", ends(lambda exit, c: exit.ok and exit.answer is None)),
     never("a run that failed says why", ends(lambda exit, c: not exit.ok and not exit.error)),
