@@ -120,7 +120,7 @@ SCENARIOS = (
     Scenario(
         name="rules",
         # Without `max_depth`, a person who resumes again and again is stopped by `max_transitions` alone.
-        options={**SMALL, "rules": [{"type": "forbid_guessing"}, {"type": "max_depth", "value": 2}]},
+        options={**SMALL, "rules": [{"type": "forbid_guessing"}, {"type": "max_depth", "value": 3}]},
         tools=TOOLS,
         words=WORDS,
     ),
