@@ -12,7 +12,22 @@ from tests.verify.mutants import RIGHTS, finder, mutants, pairs, subjects, tally
 SUBJECTS = subjects()
 SECONDS = 4.0
 """Of the processor, for one mutant in one scenario."""
-SURVIVORS: dict[str, dict[str, str]] = {}
+AGAIN = "equivalent: nothing was suggested, so acting does nothing and leads to observing"
+NAMED = "equivalent: the run ends alike, in a state of another name"
+DETOUR = "equivalent: the state in between leads on to the same end"
+SURVIVORS: dict[str, dict[str, str]] = {
+    "refund_desk": {
+        "list --Halted--> done, not halted": NAMED,
+        "list --Halted--> take, not halted": DETOUR,
+    },
+    "tools": {"EXECUTING_TOOLS --PolicyStop--> PROMPTING, not DONE": DETOUR},
+    "staged": {"Thinking --ToObserving--> Acting, not Observing": AGAIN},
+    "planner, simple": {
+        "EXECUTE --Halted--> END, not HALT": NAMED,
+        "EXECUTE --Halted--> LOOP_CHECK, not HALT": DETOUR,
+        "LOOP_CHECK --Halted--> END, not HALT": NAMED,
+    },
+}
 """Machine -> mutant that nobody finds -> why: `equivalent` ends alike in another state, `missed` does not."""
 
 

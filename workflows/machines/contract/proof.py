@@ -11,6 +11,7 @@ from workflows.kernel.properties import (
     Property,
     Scenario,
     When,
+    after,
     any_of,
     asks_model,
     at_most,
@@ -82,6 +83,9 @@ PROPERTIES: tuple[Property, ...] = (
     last("nothing is asked behind an unknown outcome", is_unknown, but=reads_texts),
     last("behind the exit only texts are read", event(ExitGranted, GraphFailed), but=reads_texts),
     last("nothing is asked behind the end", event(Finished)),
+    after(
+        "slots get their texts before the end", event(ExitGranted, GraphFailed), eventually=event(Finished)
+    ),
     at_most("there is one wrap-up round", 1, event(WrapUpStarted)),
     between("no tool is called in the wrap-up round", event(WrapUpStarted), event(Finished), never=calls()),
     next_is("a wrap-up round asks the model", event(WrapUpStarted), asks_model),
