@@ -12,19 +12,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from activities.contracts import AskModel, AskPerson, Message, ModelReplied, ToolSpec, do
+from activities.contracts import (
+    AskModel,
+    AskPerson,
+    CallTools,
+    Message,
+    ModelReplied,
+    Together,
+    ToolCall,
+    ToolSpec,
+    do,
+)
 from tests.machines.play import program_of
 from workflows.kernel.context import Append, Context
 from workflows.kernel.machine import Event, Exit, Machine, Run, State, Visit, VisitEnd, state
 from workflows.kernel.properties import (
     Property,
     Scenario,
+    asks_person,
     at_most,
     enters,
     event,
     last,
     never,
 )
+from workflows.kernel.properties import calls as calls_of
 from workflows.verify.runs.domain import Domain
 from workflows.verify.runs.explore import Explored, explore
 from workflows.verify.runs.moments import PropertyBug
@@ -166,13 +178,107 @@ def test_round_that_a_person_leads_is_none() -> None:
     @state(S.ASK, asks={AskPerson}, writes={"said"}, counts="rounds")
     def person(c: Memory, run: Run) -> Visit:
         decided = yield from do(AskPerson(about="question", text="well?", options=("approve", "reject")))
-        return {"said": "yes" if decided.decision == "approve" else "no"}, Asked()
+        return {"said": "no" if decided.decision == "reject" else "yes"}, Asked()
 
     @state(S.JUDGE, reads={"said"})
     def patient(c: Memory, run: Run) -> VisitEnd:
         return {}, Good() if c.said == "yes" else Bad()
 
     assert not explored(small(states=[person, patient])).violations
+    assert explored(small(states=[person, patient])).transitions is None
+
+
+def test_round_where_nobody_is_there_is_one() -> None:
+    @state(S.ASK, asks={AskPerson}, writes={"said"}, counts="rounds")
+    def person(c: Memory, run: Run) -> Visit:
+        decided = yield from do(AskPerson(about="question", text="well?", options=("approve", "reject")))
+        return {"said": "no" if decided.decision == "unavailable" else "yes"}, Asked()
+
+    @state(S.JUDGE, reads={"said"})
+    def patient(c: Memory, run: Run) -> VisitEnd:
+        return {}, Good() if c.said == "yes" else Bad()
+
+    (one,) = explored(small(states=[person, patient])).violations.values()
+    assert {turn.text for turn in one.turns} == {"person: unavailable"}
+
+
+@pytest.mark.parametrize("ends", [
+    lambda c, run: Exit(reason="undeclared" if c.said == "no" else "over"),
+    lambda c, run: Exit(reason="over") if c.said != "no" else 1 / 0,
+])  # fmt: skip
+def test_what_only_the_result_reads_is_looked_at_for_every_value(ends: Any) -> None:
+    @state(S.JUDGE)
+    def once(c: Memory, run: Run) -> VisitEnd:
+        return {}, Good()
+
+    table = {S.ASK: {Asked: S.JUDGE}, S.JUDGE: {Good: S.END}}
+    assert explored(small(states=[ask, once], table=table, result=ends)).violations
+
+
+def test_what_a_broken_rule_undoes_was_not_overwritten() -> None:
+    class T(Enum):
+        ASK, WAIT, NEXT, FAIL = "ask", "wait", "next", "fail"
+
+    @state(T.ASK, asks={AskModel}, writes={"flag"})
+    def first(c: Memory, run: Run) -> Visit:
+        reply = yield from do(AskModel(say=(Message(role="user", content="1?"),), label="first"))
+        return {"flag": reply.text == "no"}, Asked()
+
+    @state(T.WAIT, asks={AskModel}, writes={"flag", "rounds"})
+    def second(c: Memory, run: Run) -> Visit:
+        reply = yield from do(AskModel(say=(Message(role="user", content="2?"),), label="second"))
+        return {"flag": False, "rounds": 5 if reply.text == "no" else 1}, Asked()
+
+    @state(T.FAIL, reads={"flag"})
+    def fails(c: Memory, run: Run) -> VisitEnd:
+        return {}, {False: Good}[c.flag]()
+
+    machine = small(
+        initial=T.ASK, step=None, fail=T.FAIL,
+        table={T.ASK: {Asked: T.WAIT}, T.WAIT: {Asked: S.END}, T.FAIL: {Good: S.END}},
+        states=[first, second, fails, State(S.END, holds=lambda c, left: "much" if c.rounds > 3 else "")],
+    )  # fmt: skip
+    assert any(one.name == "no exception" for one in explored(machine).violations.values())
+
+
+def test_effects_side_by_side_are_seen() -> None:
+    @state(S.ASK, asks={AskPerson})
+    def both(c: Memory, run: Run) -> Visit:
+        one = AskPerson(about="question", text="well?", options=("approve",))
+        yield from do(Together(effects=(one, one)))
+        return {}, Asked()
+
+    watching = never("no person is asked", asks_person)
+    table = {S.ASK: {Asked: S.END}}
+    found = explored(small(states=[both], table=table), watching)
+    assert "no person is asked" in [one.name for one in found.violations.values()]
+
+
+def test_calls_of_one_effect_count_each_by_itself() -> None:
+    @state(S.ASK, asks={CallTools})
+    def twice(c: Memory, run: Run) -> Visit:
+        calls = tuple(ToolCall(id=str(n), tool="pay") for n in range(2))
+        yield from do(CallTools(calls=calls))
+        return {}, Asked()
+
+    found = explored(
+        small(states=[twice], table={S.ASK: {Asked: S.END}}), at_most("one payment", 1, calls_of("pay"))
+    )
+    assert "one payment" in [one.name for one in found.violations.values()]
+
+
+def test_property_that_never_comes_up_is_named() -> None:
+    found = explored(small(), at_most("one payment", 1, calls_of("payy")), never("no call", calls_of("pay")))
+    assert found.came_up == {"no call"}
+
+
+def test_moments_before_an_exception_are_seen() -> None:
+    @state(S.JUDGE, reads={"said"})
+    def broken(c: Memory, run: Run) -> VisitEnd:
+        raise KeyError(c.said)
+
+    found = explored(small(states=[ask, broken]), never("nobody judges", enters(S.JUDGE)))
+    assert {one.name for one in found.violations.values()} == {"no exception", "nobody judges"}
 
 
 def test_bug_of_the_author_is_named_with_its_line() -> None:

@@ -15,12 +15,13 @@ of a domain (docs/verification.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import JsonValue
 
 from activities.contracts import (
+    Answers,
     AskModel,
     AskPerson,
     CallTools,
@@ -29,6 +30,7 @@ from activities.contracts import (
     JsonObject,
     NativeCall,
     PersonDecided,
+    Together,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -64,14 +66,56 @@ class Moment:
     """The machine's options."""
 
     @property
+    def effects(self) -> tuple[Effect[Any], ...]:
+        """The effect, or those that are asked side by side."""
+        if isinstance(self.effect, Together):
+            return self.effect.effects
+        return () if self.effect is None else (self.effect,)
+
+    @property
+    def answers(self) -> tuple[Any, ...]:
+        """The answer, or those to effects side by side."""
+        if isinstance(self.answer, Answers):
+            return self.answer.answers
+        return () if self.answer is None else (self.answer,)
+
+    @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls of tools that the effect asks for."""
-        return self.effect.calls if isinstance(self.effect, CallTools) else ()
+        """The calls of tools that are asked for."""
+        return tuple(call for one in self.effects if isinstance(one, CallTools) for call in one.calls)
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
         """What the tools returned."""
-        return self.answer.results if isinstance(self.answer, ToolsReturned) else ()
+        return tuple(
+            result for one in self.answers if isinstance(one, ToolsReturned) for result in one.results
+        )
+
+    @property
+    def parts(self) -> tuple[Moment, ...]:
+        """A moment for each effect, and for each call, by itself."""
+        if len(self.effects) == 1 and len(self.calls) < 2:
+            return (self,)
+        answers = self.answers or (None,) * len(self.effects)
+        return tuple(
+            replace(self, effect=effect, answer=answer)
+            for one, given in zip(self.effects, answers, strict=False)
+            for effect, answer in _parts(one, given)
+        ) or (self,)
+
+
+def _parts(effect: Effect[Any], answer: Any) -> list[tuple[Effect[Any], Any]]:
+    """Each call of an effect with what it returned; another effect as it is."""
+    if not isinstance(effect, CallTools):
+        return [(effect, answer)]
+    by_id = {one.id: one for one in answer.results} if isinstance(answer, ToolsReturned) else {}
+    return [
+        (
+            effect.model_copy(update={"calls": (call,)}),
+            ToolsReturned(results=(by_id[call.id],)) if call.id in by_id else answer if not by_id else None,
+        )
+        for call in effect.calls
+    ]
 
 
 When = Callable[[Moment], Any]
@@ -88,6 +132,8 @@ class Property:
     """(memory, moment) -> the memory behind it, and whether the property is broken now."""
     first: Any = None
     """The memory before the first moment. Memories are compared: plain values, tuples of them."""
+    trigger: When | None = None
+    """What must come up, else the property holds because it says nothing of any run."""
 
 
 # -- the forms --------------------
@@ -105,31 +151,32 @@ def before(name: str, *, first: When, then: When) -> Property:
         broken = not came and bool(then(x))
         return came or bool(first(x)), broken
 
-    return Property(name, step, False)
+    return Property(name, step, False, then)
 
 
 def at_most(name: str, most: int, when: When, per: Callable[[Moment], object] | None = None) -> Property:
-    """No more than so many moments are such; `per` counts those of each value by themselves."""
+    """No more than so many are such, each call by itself; `per` counts those of each value by themselves."""
 
     def step(counted: tuple[tuple[str, int], ...], x: Moment) -> tuple[tuple[tuple[str, int], ...], bool]:
-        if not when(x):
-            return counted, False
-        key = repr(per(x)) if per else ""
-        times = min(dict(counted).get(key, 0) + 1, most + 1)
-        return tuple(sorted({**dict(counted), key: times}.items())), times > most
+        times = dict(counted)
+        for one in x.parts:
+            if when(one):
+                key = repr(per(one)) if per else ""
+                times[key] = min(times.get(key, 0) + 1, most + 1)
+        return tuple(sorted(times.items())), any(n > most for n in times.values())
 
-    return Property(name, step, ())
+    return Property(name, step, (), when)
 
 
 def count(name: str, when: When, *, least: int = 0, most: int | None = None) -> Property:
-    """When a run ends, between `least` and `most` moments were such."""
+    """When a run ends, between `least` and `most` were such, each call by itself."""
     top = least if most is None else most + 1
 
     def step(times: int, x: Moment) -> tuple[int, bool]:
-        times = min(times + bool(when(x)), top)
+        times = min(times + sum(bool(when(one)) for one in x.parts), top)
         return times, x.kind == "ended" and (times < least or (most is not None and times > most))
 
-    return Property(name, step, 0)
+    return Property(name, step, 0, when)
 
 
 def after(name: str, when: When, *, eventually: When) -> Property:
@@ -141,20 +188,17 @@ def after(name: str, when: When, *, eventually: When) -> Property:
         waits = waits or bool(when(x))
         return waits, waits and x.kind == "ended"
 
-    return Property(name, step, False)
+    return Property(name, step, False, when)
 
 
 def between(name: str, start: When, end: When, *, never: When) -> Property:
     """From a `start` on, until an `end`, no moment is `never`."""
 
     def step(inside: bool, x: Moment) -> tuple[bool, bool]:
-        if inside and never(x):
-            return inside, True
-        if end(x):
-            return False, False
-        return inside or bool(start(x)), False
+        broken = inside and bool(never(x))
+        return (inside and not end(x)) or bool(start(x)), broken
 
-    return Property(name, step, False)
+    return Property(name, step, False, start)
 
 
 def until(name: str, holds: When, end: When) -> Property:
@@ -176,11 +220,11 @@ def then(name: str, when: When, what: When) -> Property:
     """The next thing that is asked behind it is `what`, and the run does not end before."""
 
     def step(waits: bool, x: Moment) -> tuple[bool, bool]:
-        if waits and x.kind in ("asked", "ended"):
-            return False, x.kind == "ended" or not what(x)
-        return waits or bool(when(x)), False
+        if x.kind not in ("asked", "ended"):
+            return waits or bool(when(x)), False
+        return bool(when(x)), waits and (x.kind == "ended" or not what(x))
 
-    return Property(name, step, False)
+    return Property(name, step, False, when)
 
 
 # -- predicates --------------------
@@ -200,25 +244,26 @@ def returned(*tools: str, ok: bool | None = None) -> When:
 
 def is_unknown(x: Moment) -> bool:
     """A tool may have acted or not: nobody knows."""
-    failed = isinstance(x.effect, CallTools) and isinstance(x.answer, EffectFailed)
-    return (failed and x.answer.error == "unknown_outcome") or any(
-        one.error == "unknown_outcome" for one in x.results
+    failed = any(
+        isinstance(one, EffectFailed) and one.error == "unknown_outcome" and isinstance(effect, CallTools)
+        for effect, one in zip(x.effects, x.answers, strict=False)
     )
+    return failed or any(one.error == "unknown_outcome" for one in x.results)
 
 
 def asks_model(x: Moment) -> bool:
     """A model is asked."""
-    return x.kind == "asked" and isinstance(x.effect, AskModel)
+    return x.kind == "asked" and any(isinstance(one, AskModel) for one in x.effects)
 
 
 def asks_person(x: Moment) -> bool:
     """A person is asked by the machine."""
-    return x.kind == "asked" and isinstance(x.effect, AskPerson)
+    return x.kind == "asked" and any(isinstance(one, AskPerson) for one in x.effects)
 
 
 def decides(*decisions: str) -> When:
     """A person has decided so."""
-    return lambda x: isinstance(x.answer, PersonDecided) and x.answer.decision in decisions
+    return lambda x: any(isinstance(one, PersonDecided) and one.decision in decisions for one in x.answers)
 
 
 def event(*kinds: type) -> When:

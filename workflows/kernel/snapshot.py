@@ -186,14 +186,17 @@ class Lens(Protocol):
     """Stands between a machine's functions and what they are given, so that verification knows what a state
     depends on (`workflows/verify/runs/lens.py`)."""
 
-    def context(self, context: Context, state: str) -> Context:
-        """The same context, for a function that is called in this state."""
+    def context(self, context: Context, state: str, *, ends: bool = False) -> Context:
+        """The same context, for a function that is called in this state; `ends`: for `result`."""
 
     def run(self, run: Run, state: str) -> Run:
         """The same run, for a function that is called in this state."""
 
     def wrote(self, patch: Patch, state: str) -> None:
         """A function called in this state has written this."""
+
+    def dropped(self, state: str) -> None:
+        """A rule was broken in this state: what was written since it was entered is not kept."""
 
 
 ENDED = -1

@@ -576,6 +576,8 @@ class Transition:
         """A broken rule leads to the fail state (spec 3.7). Without one, or in it, it is recorded and raised;
         so is a rule that the machine breaks on the way there."""
         s, machine, place = self.snapshot, self.machine, self.place_of(error)
+        if self.program.lens:
+            self.program.lens.dropped(s.state)
         target = state_name(machine.fail) if machine.fail else s.state
         try:
             if target == s.state:
@@ -605,13 +607,14 @@ class Transition:
         """Call an author's function, and remember that it was the last."""
         self.called = function
         if self.program.lens is not None:
-            given = tuple(self.seen(one) if isinstance(one, Context) else one for one in given)
+            ends = function is self.machine.result
+            given = tuple(self.seen(one, ends=ends) if isinstance(one, Context) else one for one in given)
         return function(*given)
 
-    def seen(self, context: Context) -> Context:
-        """The context as an author's function is given it."""
+    def seen(self, context: Context, *, ends: bool = False) -> Context:
+        """The context as an author's function is given it; `ends`: for `result`."""
         lens = self.program.lens
-        return lens.context(context, self.snapshot.state) if lens else context
+        return lens.context(context, self.snapshot.state, ends=ends) if lens else context
 
     def close(self, reason: str, error: str | None, by: str) -> None:
         """End the run where it is."""

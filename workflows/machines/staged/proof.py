@@ -81,7 +81,7 @@ STANDARD_PROPERTIES: tuple[Property, ...] = (
     never("no tool is called in the last pass, which must answer", acts_at_the_end),
     never("tools run only while acting", lambda x: calls()(x) and x.state != ACTING),
     before("a run thinks before it acts", first=enters(THINKING), then=enters(ACTING)),
-    at_most("each pass calls tools once", 1, calls(), per=lambda x: x.context.iteration),
+    between("each pass calls tools once", calls(), enters(THINKING), never=calls()),
     between(
         "what tools return is observed",
         returned(),

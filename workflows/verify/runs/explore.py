@@ -26,7 +26,7 @@ from workflows.kernel.context import Context
 from workflows.kernel.errors import InputRefused, MachineError, author_place
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Exit, state_name
-from workflows.kernel.properties import Property
+from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import Transition, advance, start
 from workflows.verify.runs.domain import Domain
@@ -86,6 +86,10 @@ class Explored:
     violations: dict[str, Violation] = field(default_factory=dict)
     needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """State -> what tells its runs apart."""
+    transitions: int | None = None
+    """At most so many transitions a run makes; None: people can lead it round."""
+    came_up: set[str] = field(default_factory=set)
+    """Properties that say something of a run that was explored."""
     still: tuple[str, ...] = ()
     """What of `run` was read and stands still."""
     compared: int = 0
@@ -126,9 +130,10 @@ def explore(  # noqa: PLR0913  # what is explored, and how long
 
     Raises PropertyBug, and ValueError for a program that cannot begin.
     """
-    began, needs = clock(), _Needs(program)
+    began, needs, known = clock(), _Needs(program), dict[str, Violation]()
     while True:
         one = _Exploration(program, domain, properties, needs, merge=merge, compare=compare)
+        one.found.violations = known  # each is a run, whatever was merged when it was found
         if one.run(lambda found: clock() - began < seconds and not until(found), progress):
             break
     found = one.found
@@ -147,8 +152,9 @@ class _Needs:
     def __init__(self, program: Program) -> None:
         self.of: dict[str, set[str]] = {}
         self.still: set[str] = set()
-        self.of_results: set[str] = set()
-        """What `result` alone reads."""
+        self.overwritten: set[str] = set()
+        self.of_results: set[tuple[str, str]] = set()
+        """Final state and field: lists that are only appended to, and that `result` reads."""
         self._limited = {
             name: f"count:{one.counts}"
             for name, one in program.machine.by_name.items()
@@ -170,6 +176,17 @@ class _Needs:
             self.still.add(fact)
             return False
         return self.add(state, fact)
+
+    def is_log(self, fact: str) -> bool:
+        """A field that is at most appended to, as far as it is known."""
+        return not fact.startswith("run.") and fact not in self.overwritten
+
+    def overwrote(self, fields: frozenset[str]) -> bool:
+        """Fields that were written as a whole; true: one of them was taken for a log."""
+        self.overwritten |= fields
+        logs = {one for one in self.of_results if one[1] in fields}
+        self.of_results -= logs
+        return any([self.add(*one) for one in logs])
 
     def entered(self, left: str, state: str, overwritten: frozenset[str]) -> bool:
         """A row was taken: what the next state needs and was not overwritten, this one needs as well."""
@@ -199,12 +216,14 @@ class _Exploration:
         self.merged: list[_Node] = []
         self.lens, self.needs, self.plain = RecordingLens(), needs, program
         self.entered: list[Snapshot] = []
+        self.moved: list[tuple[str, str]] = []
+        """States that were left, and the events."""
         self.program = replace(program, lens=self.lens, observer=self._observe)
         self.machine, self.domain, self.properties = program.machine, domain, tuple(properties)
         self.found = Explored()
         self.came_from: dict[bytes, tuple[bytes, Turn] | None] = {}
-        self.leads: dict[bytes, list[tuple[bytes, Turn]]] = {}
-        """Place -> the places that it leads to by answers of other than people."""
+        self.leads: dict[bytes, list[tuple[bytes, Turn, int]]] = {}
+        """Place -> the places that it leads to, by which answer, in how many transitions."""
         self.dirty = False
         self.prints = _Prints()
         self.first: Context | None = None
@@ -230,6 +249,7 @@ class _Exploration:
                 progress(self.found)
         self.found.waiting, self.found.states = len(waiting), len(self.came_from)
         self._find_round()
+        self._measure()
         self._compare_merged()
         return True
 
@@ -245,6 +265,8 @@ class _Exploration:
         return self._arrived(None, None, suspension, tuple(one.first for one in self.properties), 0)
 
     def _observe(self, snapshot: Snapshot, what: Any) -> None:
+        if isinstance(what, tuple) and len(what) == 2:
+            self.moved.append((snapshot.state, type(what[1]).__name__))
         if what is None and not snapshot.moments:
             self.lens.happened.append(("entered", snapshot.state, snapshot))
             self.entered.append(snapshot)
@@ -255,9 +277,11 @@ class _Exploration:
         self.found.answers += 1
         self.lens.happened.clear()
         self.entered.clear()
+        self.moved.clear()
         try:
             after = advance(node.suspension, turn.answer, now=NOW)
         except Exception as error:  # noqa: BLE001  # a bug of the author's is what is looked for
+            self._watched_until_raised(node, turn)
             self._raised(error, node, turn)
             return None
         return self._arrived(node, turn, after, node.memories, node.depth + 1)
@@ -281,8 +305,9 @@ class _Exploration:
             self._check_exit(node, turn, after)
             return None
         key = self._key(after, memories)
-        if node is not None and turn is not None and not isinstance(turn.answer, PersonDecided):
-            self.leads.setdefault(node.key, []).append((key, turn))
+        if node is not None and turn is not None:
+            made = after.snapshot.transitions - node.suspension.snapshot.transitions
+            self.leads.setdefault(node.key, []).append((key, turn, made))
         later = _Node(key, after, memories, depth, overwritten)
         if key in self.came_from:
             if len(self.merged) < self.compare:
@@ -297,17 +322,22 @@ class _Exploration:
         """Learn from what was read and written on the way; what the present visit has overwritten."""
         before = node.suspension.snapshot if node else None
         state = before.state if before else state_name(self.machine.initial)
-        overwritten = node.overwritten if node else frozenset()
+        overwritten = kept = node.overwritten if node else frozenset()
         said = before.entered.said if before else 0
         for what, where, fact in self.lens.happened:
             if what == "read":
-                self.dirty |= self._reads(where, fact)
+                self.dirty |= self.needs.read(where, fact)
+            elif what == "ended":
+                self.dirty |= self._reads_at_the_end(where, fact)
             elif what == "wrote":
                 overwritten |= fact
+                self.dirty |= self.needs.overwrote(fact)
+            elif what == "dropped":  # a rule was broken: nothing of it was kept
+                overwritten = kept
             elif before is not None or where != state:
                 overwritten |= _said_since(fact, said)
                 self.dirty |= self.needs.entered(state, where, overwritten)
-                state, overwritten, said = where, frozenset(), fact.entered.said
+                state, overwritten, kept, said = where, frozenset(), frozenset(), fact.entered.said
                 before = before or fact
             else:
                 before = fact
@@ -317,12 +347,13 @@ class _Exploration:
         self.lens.happened.clear()
         return overwritten
 
-    def _reads(self, state: str, fact: str) -> bool:
-        """A read was noted. What `result` reads of a final state is compared in `_check_exit`."""
-        if state in self.machine.final and not fact.startswith("run."):
-            self.needs.of_results.add(fact)
-            return False
-        return self.needs.read(state, fact)
+    def _reads_at_the_end(self, state: str, fact: str) -> bool:
+        """`result` has read this. A list that is at most appended to does not tell runs apart for that: see
+        `_check_exit`."""
+        if not self.needs.is_log(fact):
+            return self.needs.read(state, fact)
+        self.needs.of_results.add((state, fact))
+        return False
 
     # -- what is looked at --------------------
 
@@ -341,11 +372,14 @@ class _Exploration:
         name, detail = exit_problem(after)
         if name:
             self._violated(name, detail, node, turn)
-        unread = self.needs.of_results - self.needs.of.get(after.snapshot.state, set())
-        if unread and self._end_depends(after, unread):
-            for fact in unread:
+        state = after.snapshot.state
+        logs = {fact for final, fact in self.needs.of_results if final == state} - self.needs.of.get(
+            state, set()
+        )
+        if logs and self._end_depends(after, logs):
+            for fact in logs:
                 if self._end_depends(after, {fact}):
-                    self.dirty |= self.needs.add(after.snapshot.state, fact)
+                    self.dirty |= self.needs.add(state, fact)
 
     def _end_depends(self, after: Suspension, unread: set[str]) -> bool:
         """The exit would be another one if these fields were as they were in the beginning."""
@@ -359,6 +393,17 @@ class _Exploration:
         assert after.exit is not None
         return _gist(other) != _gist(after.exit)
 
+    def _watched_until_raised(self, node: _Node, turn: Turn) -> None:
+        """Let the properties see what came before the run broke: the answer, and the rows that were taken."""
+        context = self.lens.context(node.suspension.snapshot.context, turn.state)
+        moments = [Moment("answered", turn.state, context, effect=turn.effect, answer=turn.answer)]
+        moments += [
+            Moment("moved", left, self.lens.context(to.context, to.state), event=event, to=to.state)
+            for (left, event), to in zip(self.moved, self.entered, strict=False)
+        ]
+        options = self.program.options
+        self._stepped([replace(one, options=options) for one in moments], node.memories, node, turn)
+
     def _watched(
         self, node: _Node | None, turn: Turn | None, after: Suspension, memories: tuple[Any, ...]
     ) -> tuple[Any, ...]:
@@ -367,12 +412,19 @@ class _Exploration:
             return ()
         before = (node.suspension, turn) if node and turn else None
         moments = list(moments_of(before, after, self.entered, self.lens.context))
+        return self._stepped(moments, memories, node, turn)
+
+    def _stepped(
+        self, moments: list[Moment], memories: tuple[Any, ...], node: _Node | None, turn: Turn | None
+    ) -> tuple[Any, ...]:
         later = []
         for one, before_all in zip(self.properties, memories, strict=True):
             memory = before_all
             for moment in moments:
                 try:
                     memory, broken = one.step(memory, moment)
+                    if one.name not in self.found.came_up and (one.trigger is None or one.trigger(moment)):
+                        self.found.came_up.add(one.name)
                 except Exception as error:
                     raise PropertyBug(bug_of(one, moment, error)) from error
                 if broken:
@@ -448,9 +500,13 @@ class _Exploration:
 
     def _find_round(self) -> None:
         """A way round that no person leads: on it a run goes on until `max_transitions`."""
+        alone = {
+            key: [(to, turn) for to, turn, _ in behind if not _is_led(turn)]
+            for key, behind in self.leads.items()
+        }
         done: set[bytes] = set()
-        for root in self.leads:
-            path: dict[bytes, Iterator[tuple[bytes, Turn]]] = {root: iter(self.leads[root])}
+        for root, first in alone.items():
+            path: dict[bytes, Iterator[tuple[bytes, Turn]]] = {root: iter(first)}
             turns: list[Turn] = []
             while path and root not in done:
                 key = next(reversed(path))
@@ -464,8 +520,25 @@ class _Exploration:
                     self._goes_round(following[0], (*turns[start:], following[1]))
                     return
                 else:
-                    path[following[0]] = iter(self.leads.get(following[0], ()))
+                    path[following[0]] = iter(alone.get(following[0], ()))
                     turns.append(following[1])
+
+    def _measure(self) -> None:
+        """The most transitions of a run, over all that were merged; None where people can lead it round."""
+        longest: dict[bytes, int] = {}
+        missing = Counter(to for behind in self.leads.values() for to, _, _ in behind)
+        ready = [key for key in self.came_from if not missing[key]]
+        longest.update(dict.fromkeys(ready, 0))
+        for key in ready:
+            for to, _, made in self.leads.get(key, ()):
+                longest[to] = max(longest.get(to, 0), longest[key] + made)
+                missing[to] -= 1
+                if not missing[to]:
+                    ready.append(to)
+        is_round = len(ready) < len(self.came_from)
+        # what a last answer makes beyond its place is at most one transition for each state
+        most = max(longest.values(), default=0) + len(self.machine.by_name)
+        self.found.transitions = None if is_round else most
 
     def _goes_round(self, key: bytes, turns: tuple[Turn, ...]) -> None:
         way = self._way(key)
@@ -476,6 +549,11 @@ class _Exploration:
 def _gist(exit: Exit) -> tuple[Any, ...]:
     """What is compared of an exit: not the words of its answer and its error, but whether there are any."""
     return exit.reason, exit.ok, bool((exit.answer or "").strip()), bool((exit.error or "").strip())
+
+
+def _is_led(turn: Turn) -> bool:
+    """A person has decided; that nobody is there is no decision."""
+    return isinstance(turn.answer, PersonDecided) and turn.answer.decision != "unavailable"
 
 
 def _said_since(snapshot: Snapshot, said: int) -> frozenset[str]:

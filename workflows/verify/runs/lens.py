@@ -39,15 +39,15 @@ class RecordingLens:
 
     def __init__(self) -> None:
         self.happened: list[tuple[str, str, Any]] = []
-        """`("read", state, fact)` and `("wrote", state, fields)`, since it was emptied; `entered` is added by
-        whoever watches the run."""
-        self._kinds: dict[tuple[type[Context], str], Any] = {}
-        self._readers: dict[str, Read] = {}
+        """`("read", state, fact)`, `("ended", state, fact)` for what `result` reads, `("wrote", state,
+        fields)` and `("dropped", state, None)`, since it was emptied. Whoever watches adds `entered`."""
+        self._kinds: dict[tuple[type[Context], str, str], Any] = {}
+        self._readers: dict[tuple[str, str], Read] = {}
         self._digests = count(1)
 
-    def context(self, context: Context, state: str) -> Context:
+    def context(self, context: Context, state: str, *, ends: bool = False) -> Context:
         """The same context; what is read of it is noted."""
-        shown: Context = _stand_in(context, self.kind(type(context), state))
+        shown: Context = _stand_in(context, self.kind(type(context), state, "ended" if ends else "read"))
         return shown
 
     def run(self, run: Run, state: str) -> Run:
@@ -61,17 +61,21 @@ class RecordingLens:
         fields = frozenset(name for name, value in patch.items() if not isinstance(value, Append))
         self.happened.append(("wrote", state, fields))
 
-    def kind(self, kind: type[Context], state: str) -> Any:
-        """The class of stand-ins for contexts of this class in this state."""
-        if (kind, state) not in self._kinds:
-            self._kinds[kind, state] = _recording(kind, self.reader(state))
-        return self._kinds[kind, state]
+    def dropped(self, state: str) -> None:
+        """What was written is not kept."""
+        self.happened.append(("dropped", state, None))
 
-    def reader(self, state: str) -> Read:
-        """What notes a read in this state."""
-        if state not in self._readers:
-            self._readers[state] = lambda fact: self.happened.append(("read", state, fact))
-        return self._readers[state]
+    def kind(self, kind: type[Context], state: str, word: str) -> Any:
+        """The class of stand-ins for contexts of this class in this state."""
+        if (kind, state, word) not in self._kinds:
+            self._kinds[kind, state, word] = _recording(kind, self.reader(state, word))
+        return self._kinds[kind, state, word]
+
+    def reader(self, state: str, word: str = "read") -> Read:
+        """What notes a read in this state; `ended`: one of `result`."""
+        if (state, word) not in self._readers:
+            self._readers[state, word] = lambda fact: self.happened.append((word, state, fact))
+        return self._readers[state, word]
 
 
 # -- the context --------------------

@@ -27,7 +27,7 @@ BUILT_IN = {
     "BadPatch": "what is written fits its field",
     "EmptyVisit": "each visit returns a patch and an event",
     "LimitExceeded": "no counter passes its cap",
-    "Drifted": "a visit that runs again asks for the same",
+    "Drifted": "a visit that runs again asks for effects of the same kind and label",
 }
 """What every machine must keep -> in words."""
 
