@@ -59,6 +59,10 @@ _TIME: TypeAdapter[float | None] = TypeAdapter(float | None)
 _NO_RUN = "ExternalWorkflowExecutionNotFound"
 
 
+CLOCK_STEP = 1e-6
+"""Seconds: more than a sum of two times can be off by rounding."""
+
+
 def now() -> float:
     """The workflow's clock, in seconds since 1970."""
     return workflow.now().timestamp()
@@ -99,12 +103,16 @@ class TemporalHost:
         self._shown = _published()
         self._state, self._ended, self._waited = "", False, False
         self._details_due = False
+        self._reached = 0.0
+        """The latest time that a timer has said has come."""
 
     # -- time ---------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """See `Host`."""
-        return now()
+        """See `Host`. A timer that has fired says that its time has come, whatever the workflow's clock
+        shows: a worker that sees a run for the first time, after a task that timed out, may be told of the
+        timer with the clock of the task before. A replay is told the right one, and would go another way."""
+        return max(now(), self._reached)
 
     def cancelled(self) -> bool:
         """Somebody has cancelled the workflow."""
@@ -118,7 +126,7 @@ class TemporalHost:
     async def wait(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
         """A timer carries the reason in Temporal's UI."""
         timeout = None if seconds is None else timedelta(seconds=max(seconds, 0.001))
-        was_full = self.is_full
+        was_full, until = self.is_full, self.now() + max(seconds or 0, 0.001)
         try:
             await workflow.wait_condition(
                 lambda: condition() or (self.is_full and not was_full),
@@ -126,7 +134,7 @@ class TemporalHost:
                 timeout_summary=why[:200] or None,
             )
         except TimeoutError:
-            return
+            self._reached = max(self._reached, until + CLOCK_STEP)
 
     @property
     def may_change_build(self) -> bool:
