@@ -426,8 +426,8 @@ def not_as_decided(x: Moment) -> bool:
 
 def is_undecided(exit: Exit, c: Desk) -> bool:
     """The run says that it is done, but a ticket has no decision, or two."""
-    decided = sorted(d.ticket for d in c.decisions)
-    return exit.reason in {"all_decided", "some_parked"} and decided != sorted(t.id for t in c.tickets)
+    decided, wanted = sorted(d.ticket for d in c.decisions), sorted(t.id for t in c.tickets)
+    return exit.reason in ("all_decided", "some_parked") and decided != wanted
 
 
 PROPERTIES = (

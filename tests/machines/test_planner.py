@@ -343,6 +343,7 @@ def test_run_that_is_aborted_while_tools_run_keeps_its_records() -> None:
     ((failed("fatal", "bad key"),), {}, "bad key"),
     ((cut(replied("in sho")),), {}, "max_output_tokens"),
     ((), {"model_calls": 2}, "model_calls: 2 of 2 spent"),
+    ((failed("fatal", "I would rather not", "model_refused"),), {}, "I would rather not"),
 ])  # fmt: skip
 def test_missing_summary_takes_nothing_away(answers: Any, caps: Any, culprit: str) -> None:
     run = planner(PLAN, ANSWER, *answers, finalize_summary=True, ledger=Ledger(caps=caps))

@@ -168,7 +168,7 @@ def with_summary(run: Run, answer: str | None) -> Visit:
     if not run.options.finalize_summary:
         return {"answer": answer}, Finished()
     yield Say(keep={"answer": answer})
-    question = ask(run, "summary", role="summary", say=(SUM_UP,))
+    question = ask(run, "summary", role="summary", say=(SUM_UP,), refusal="raises")
     if breach := run.ledger.breach(question.price):
         return {"summary_error": f"the limit is reached, {breach}"}, Finished()
     try:

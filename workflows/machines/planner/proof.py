@@ -94,7 +94,7 @@ PROPERTIES: tuple[Property, ...] = (
     after("a run that halted does not", event(Halted), eventually=ends(lambda exit, c: not exit.ok)),
     never("a run that is ok has no error", ends(lambda exit, c: exit.ok and exit.error)),
     never("a run that halted says why", ends(lambda exit, c: not exit.ok and not exit.error)),
-    never("a run that halted raises", ends(lambda exit, c: c.error and not exit.raises)),
+    after("a run that halted raises", event(Halted), eventually=ends(lambda exit, c: exit.raises)),
 )
 
 QUERY = {"type": "object", "properties": {"q": {"type": "string", "enum": ["x"]}}, "required": ["q"]}
