@@ -84,7 +84,8 @@ def _judged(catalog: Catalog, chosen: AgentFile, served: list[ToolSpec]) -> Judg
     from workflows.verify.policy.report import Judged
 
     machine = catalog.machine(chosen.machine, chosen.machine_version, chosen.options)
-    specs = {tool.name: tool for tool in (*catalog.tools, *served) if tool.name in chosen.tools}
+    known = [tool for tool in (*catalog.tools, *served) if tool.name in chosen.tools]
+    specs = {tool.name: chosen.labels.labelled(tool) for tool in known}
     return Judged(chosen, machine, specs)
 
 
@@ -130,12 +131,23 @@ def _report_lines(report: AgentReport) -> Iterator[str]:
     if plain_tools:
         effect = "its effect is" if len(plain_tools) == 1 else "their effects are"
         yield f"\nnobody is asked about {', '.join(plain_tools)}: {effect} pure or read"
+    yield f"\n{_untrusted_text(report)}"
+    yield from (f"  {one.tool} ({one.sends}), after untrusted: {one.text}" for one in report.sinks)
     rest = [f"{name} {problem}" for name, problem in report.useless.items()]
     rest += [*report.remarks, *(f"UNKNOWN {one}" for one in report.unknown)]
     rest += [f"VIOLATED {one}" for one in report.violations]
     if rest:
         yield ""
     yield from (f"- {one}" for one in rest)
+
+
+def _untrusted_text(report: AgentReport) -> str:
+    """Where text comes from that a stranger may have written."""
+    sources = report.judged.sources("untrusted")
+    if not sources:
+        return "nothing brings untrusted into a run of this agent"
+    nowhere = "" if report.sinks else "; no tool sends what it is given anywhere"
+    return f"untrusted comes from {', '.join(sources)}{nowhere}"
 
 
 def _is_plain(sets: Sequence[CallSet]) -> bool:
@@ -145,8 +157,14 @@ def _is_plain(sets: Sequence[CallSet]) -> bool:
 
 def _of(one: CallSet) -> str:
     """Which calls those are, if not all that are left."""
-    narrowed = ", ".join(f"{name} {words}" for name, words in one.narrowed)
+    narrowed = ", ".join(_which(one))
     return f" ({narrowed})" if narrowed and not one.is_beyond else ""
+
+
+def _which(one: CallSet) -> Iterator[str]:
+    yield from (f"{name} {words}" for name, words in one.narrowed)
+    if one.after_text:
+        yield one.after_text
 
 
 def _report_markdown(report: AgentReport) -> str:
@@ -166,6 +184,11 @@ def _report_markdown(report: AgentReport) -> str:
         "",
         *(table if rows else [nothing]),
     ]
+    came = _cell(_untrusted_text(report))
+    lines += ["", f"{came[0].upper()}{came[1:]}."]
+    if report.sinks:
+        lines += ["", "| tool | sends | after untrusted |", "|---|---|---|"]
+        lines += [f"| `{one.tool}` | {one.sends} | {_cell(one.text)} |" for one in report.sinks]
     rest = [f"- `{name}` {_cell(problem)}" for name, problem in report.useless.items()]
     rest += [f"- {_cell(one)}" for one in report.remarks]
     rest += [f"- **unknown**: {_cell(one)}" for one in report.unknown]
@@ -202,6 +225,17 @@ def _report_json(report: AgentReport) -> dict[str, Any]:
             }
             for one in report.radii
         ],
+        "untrusted_from": report.judged.sources("untrusted"),
+        "sinks": [
+            {
+                "tool": one.tool,
+                "sends": one.sends,
+                "level": one.level,
+                "example": one.passing and _example_json(one.passing),
+                "unknown": list(one.unknown),
+            }
+            for one in report.sinks
+        ],
         "useless": dict(report.useless),
         "remarks": list(report.remarks),
         "unknown": report.unknown,
@@ -216,9 +250,16 @@ def _set_json(one: CallSet) -> dict[str, Any]:
         "level": one.level,
         "bound": one.bound_text,
         "arguments": dict(one.narrowed),
-        "example": one.example and {"arguments": one.example.arguments, "spent_usd": one.example.spent_usd},
+        "after": dict(one.after),
+        "example": _example_json(one),
         "unknown": list(one.unknown),
     }
+
+
+def _example_json(one: CallSet) -> dict[str, Any] | None:
+    if (call := one.example) is None:
+        return None
+    return {"arguments": call.arguments, "spent_usd": call.spent_usd, "labels": list(call.labels)}
 
 
 def _finite(number: float) -> float | None:
@@ -233,7 +274,7 @@ def _change_lines(found: Comparison) -> Iterator[str]:
     from workflows.verify.policy.report import NEWLY
 
     for one in found.passes:
-        which = ", ".join(f"{name} {words}" for name, words in one.narrowed) or "every call"
+        which = ", ".join(_which(one)) or "every call"
         yield f"{one.tool}: {which} {NEWLY[one.level]} ({one.entry})"
     yield from found.grown
     yield from (f"unknown: {one}" for one in found.unknown)

@@ -100,6 +100,92 @@ def test_json_has_the_same(cli: Cli, tmp_path: Path) -> None:
     assert (run["calls"], run["sums"], run["example"]["cents"]) == (3, {"cents": 15_000}, 5000)
 
 
+LABELLED = """
+name: payer
+machine: react
+options: {{max_steps: 3}}
+tools: [{tools}]
+modules: [{modules}]
+approvals:
+  rules:
+    - {{tools: [transfer], after: {after}, ask: {ask}}}
+    - {{tools: [transfer], ask: never}}
+labels: {{input: [{input}], people: [{people}], tools: {{read_file: {{brings: [{brings}]}}}}}}
+models: {{default: scripted}}
+"""
+
+
+def labelled(folder: Path, name: str, **changes: str) -> str:
+    values = {
+        "tools": "read_file, transfer", "modules": str(TRANSFER), "after": "untrusted", "ask": "always",
+        "input": "", "people": "", "brings": "untrusted", **changes,
+    }  # fmt: skip
+    path = folder / f"{name}.yaml"
+    path.write_text(LABELLED.format(**values))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "transfer (external), after untrusted: people are asked\n"),
+        ({"ask": "reject"}, "transfer (external), after untrusted: no call is made\n"),
+        ({"ask": "first_time"}, "after untrusted: passes once another one was approved, such as transfer("),
+        (
+            {"after": "[untrusted, private]", "people": "private"},
+            "transfer (external), after untrusted: passes unasked, such as transfer(",
+        ),
+        ({"after": "private", "brings": "private"}, "nothing brings untrusted into a run of this agent"),
+    ],
+)
+def test_sink_after_untrusted_is_proven_or_refuted(
+    cli: Cli, tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
+    shown = cli("verify", "agent", labelled(tmp_path, "payer", **changes))
+    assert shown.code == 0, shown.err
+    assert said in shown.out
+    if "nothing" not in said:
+        assert "untrusted comes from read_file\n" in shown.out
+    assert "UNKNOWN" not in shown.out
+
+
+def test_rule_that_waits_for_a_label_is_shown_with_it(cli: Cli, tmp_path: Path) -> None:
+    shown = cli("verify", "agent", labelled(tmp_path, "payer")).out
+    assert "rules.0 (after untrusted): a person is asked about each" in shown
+    assert "rules.1 (before untrusted): nobody is asked" in shown
+
+
+def test_label_that_is_no_longer_brought_is_newly_allowed(cli: Cli, tmp_path: Path) -> None:
+    """The rule still stands there, and waits for what never comes."""
+    old = labelled(tmp_path, "old", input="untrusted")
+    shown = cli("verify", "agent", labelled(tmp_path, "new"), "--against", old)
+    assert shown.code == 1
+    assert "transfer: before untrusted newly passes unasked (rules.1)" in shown.out
+    less = labelled(tmp_path, "less", brings="", people="untrusted")
+    shown = cli("verify", "agent", less, "--against", labelled(tmp_path, "more", people="untrusted"))
+    assert shown.code == 1
+    assert "read_file: what comes from there is newly not untrusted, for which a rule waited" in shown.out
+    new, same = labelled(tmp_path, "new"), labelled(tmp_path, "same")
+    assert cli("verify", "agent", new, "--against", less).code == 1  # people bring none now
+    assert cli("verify", "agent", same, "--against", new).code == 0
+
+
+def test_json_and_markdown_say_what_passes_after_untrusted(cli: Cli, tmp_path: Path) -> None:
+    file = labelled(tmp_path, "payer", ask="first_time")
+    shown = cli("verify", "agent", file, "--json").json
+    (sink,) = shown["sinks"]
+    assert shown["untrusted_from"] == ["read_file"]
+    assert (sink["tool"], sink["sends"], sink["level"]) == ("transfer", "external", "once")
+    assert sink["example"]["labels"] == ["untrusted"]
+    assert [one["after"] for one in shown["entries"] if one["tool"] == "transfer"] == [
+        {"untrusted": True},
+        {"untrusted": False},
+    ]
+    table = cli("verify", "agent", file, "--markdown").out
+    assert "Untrusted comes from read_file." in table
+    assert "| `transfer` | external | passes once another one was approved, such as transfer(" in table
+
+
 def test_strict_fails_on_what_has_no_bound(cli: Cli, tmp_path: Path) -> None:
     """The refund desk pays by its own code: the policy alone bounds nothing."""
     assert cli("verify", "agent", "refund_desk").code == 0

@@ -17,7 +17,8 @@ from activities.tools import Tool
 from client.sdk.local import Asked, Local, ScriptedModel, tool_call
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask, Limits
-from workflows.gate.approvals import ApprovalPolicy, problems
+from workflows.gate.approvals import ApprovalPolicy, label_problems, problems
+from workflows.kernel.labels import Labels, ToolLabels
 from workflows.kernel.machine import Machine
 from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings
 from workflows.task import inner_task
@@ -29,7 +30,7 @@ from workflows.verify.policy.report import Judged, excess, reported
 pytest.importorskip("z3")
 
 from tests.verify.test_policy import MODE, RULE  # behind the skip
-from workflows.verify.policy.questions import call_sets  # behind the skip
+from workflows.verify.policy.questions import RunPolicy, call_sets  # behind the skip
 
 
 class Params(BaseModel, frozen=True, extra="forbid"):
@@ -64,7 +65,7 @@ def agent(machine: str = "tools", *, limits: Limits | None = None, **options: An
 
 
 def sets_of(approvals: Approvals) -> tuple[CallSet, ...]:
-    return tuple(call_sets(ApprovalPolicy(approvals, People(), {"pay": PAY}), PAY))
+    return tuple(call_sets(RunPolicy(ApprovalPolicy(approvals, People(), {"pay": PAY})), PAY))
 
 
 def machine_of(spec: AgentSpec) -> Machine:
@@ -188,9 +189,15 @@ def test_nothing_bounds_a_machine_that_does_not_say() -> None:
 BOSS = People(groups={"boss": Group(members=("ann",))})
 
 
+PEOPLE_BRING = Labels(people=("untrusted", "private"))
+"""A run can have every label, and begins with none."""
+
+
 def _is_usable(rule: ApprovalRule) -> bool:
     """It can protect something; a run with another one does not begin."""
-    return not problems(Approvals(rules=(rule,)), BOSS, tools=("pay",), specs=(PAY,))
+    approvals = Approvals(rules=(rule,))
+    tools: Any = {"tools": ("pay",), "specs": (PAY,)}
+    return not (problems(approvals, BOSS, **tools) or label_problems(approvals, PEOPLE_BRING, **tools))
 
 
 POLICIES = st.builds(
@@ -202,7 +209,7 @@ POLICIES = st.builds(
 
 @given(POLICIES)
 def test_every_witness_is_really_called_with_nobody_asked(approvals: Approvals) -> None:
-    policy = ApprovalPolicy(approvals, BOSS, {"pay": PAY})
+    policy = RunPolicy(ApprovalPolicy(approvals, BOSS, {"pay": PAY}))
     for one in call_sets(policy, PAY):
         if one.level != "unasked":
             continue
@@ -220,7 +227,8 @@ def played(approvals: Approvals, call: Call) -> tuple[list[int], list[Any]]:
         return "reject"
 
     model = ScriptedModel([tool_call("pay", **call.arguments), "done"])
-    spec = AgentSpec(machine="tools", tools=("pay",), approvals=approvals, people=BOSS)
+    labels = PEOPLE_BRING.model_copy(update={"input": call.labels})
+    spec = AgentSpec(machine="tools", tools=("pay",), approvals=approvals, people=BOSS, labels=labels)
     local = Local(spec, model=model, tools=[bank(paid)], decide=decide)
     local.run_sync("go", spent={"cost_usd": call.spent_usd})
     return paid, asked
@@ -315,3 +323,29 @@ def test_deadline_that_approves_is_an_unasked_call() -> None:
     levels = {one.level: one for one in reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii}
     assert levels["unasked"].sums == {"cents": 4000}
     assert levels["expiry"].sums == {"cents": 6000}
+
+
+# -- labels --------------------
+
+
+def test_tool_that_nobody_knows_may_bring_every_label() -> None:
+    """Such as one of a server that does not answer; what the agent file says of it counts."""
+    spec = agent().model_copy(update={"tools": ("pay", "far__off")})
+    sure = {"pay": PAY.model_copy(update={"brings": ()})}
+    assert Judged(spec, machine_of(spec), sure).sources("untrusted") == ["far__off"]
+    quiet = Labels(tools={"far__*": ToolLabels(brings=())})
+    said = spec.model_copy(update={"labels": quiet})
+    assert Judged(said, machine_of(said), sure).sources("untrusted") == []
+
+
+def test_sink_that_the_solver_cannot_judge_is_unknown() -> None:
+    """Whether the rule lets anything pass is not known: nothing is proven of what comes behind it."""
+    odd = PAY.model_copy(
+        update={"parameters": {"properties": {"to": {"type": "string"}}, "required": ["to"]}}
+    )
+    rule = ApprovalRule(arguments={"to": {"pattern": r"^\b\B"}}, ask="never")
+    spec = agent().model_copy(update={"approvals": Approvals(rules=(rule,))})
+    report = reported(Judged(spec, machine_of(spec), {"pay": odd}))
+    (sink,) = report.sinks
+    assert sink.text == "people are asked, as far as is known; what may pass more easily is UNKNOWN"
+    assert any(one.startswith("pay after untrusted, rules.0: ") for one in report.unknown)

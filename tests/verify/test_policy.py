@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.contracts import ToolSpec
+from activities.contracts import Label, ToolSpec
 from workflows.gate.approvals import ApprovalPolicy
 from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings
 from workflows.verify.policy.call_sets import LEVELS, Call, CallSet, Level, level_of
@@ -18,7 +18,13 @@ from workflows.verify.policy.ranges import Cell
 
 pytest.importorskip("z3")
 
-from workflows.verify.policy.questions import call_sets, newly_allowed, useless_rules  # behind the skip
+from workflows.verify.policy.questions import (  # behind the skip
+    RunPolicy,
+    after_label,
+    call_sets,
+    newly_allowed,
+    useless_rules,
+)  # fmt: skip
 
 PAY = ToolSpec(
     name="pay",
@@ -33,22 +39,24 @@ PAY = ToolSpec(
         },
         "required": ["cents", "to"],
     },
+    sends="external",
 )
 LOOK = ToolSpec(name="look", description="", effect="read", parameters={"properties": {}})
 SPECS = {"pay": PAY, "look": LOOK}
 SPENT = (0.0, 0.5, 1.0, 1.5, 2.5)
 """On both sides of each cost that a rule names."""
+HELD: tuple[tuple[Label, ...], ...] = ((), ("untrusted",), ("private",), ("untrusted", "private"))
 
 
 def every_call() -> list[Call]:
     fast: tuple[dict[str, Any], ...] = ({}, {"fast": True}, {"fast": False})
     calls = [
-        Call("pay", {"cents": cents, "to": to, **more, "note": note}, spent)
-        for cents, to, more, note, spent in product(
-            range(7), ("ann", "bob", "bank"), fast, (None, "a"), SPENT
+        Call("pay", {"cents": cents, "to": to, **more, "note": note}, spent, labels)
+        for cents, to, more, note, spent, labels in product(
+            range(7), ("ann", "bob", "bank"), fast, (None, "a"), SPENT, HELD
         )
     ]
-    return calls + [Call("look", {}, spent) for spent in SPENT]
+    return calls + [Call("look", {}, spent, labels) for spent, labels in product(SPENT, HELD)]
 
 
 EVERY = every_call()
@@ -80,15 +88,15 @@ EXPIRES = RequestSettings(deadline_seconds=60, at_deadline="approve")
 
 
 def rule(ask: Any, at_most: AtMost | None, then: Any, **given: Any) -> ApprovalRule:
-    bounded = {"at_most": at_most, "then": then} if at_most and ask != "always" else {}
-    if ask == "never" and bounded.get("then") != "always":
+    bounded = {"at_most": at_most, "then": then} if at_most and ask not in ("always", "reject") else {}
+    if ask in ("never", "reject") and bounded.get("then") != "always":
         given["request"] = None
     return ApprovalRule(ask=ask, **bounded, **given)
 
 
 RULE = st.builds(
     rule,
-    st.sampled_from(["always", "never", "never", "first_time"]),
+    st.sampled_from(["always", "never", "never", "first_time", "reject"]),
     st.sampled_from(
         [None, None, AtMost(calls=2), AtMost(sum={"cents": 4}), AtMost(calls=1, sum={"cents": 2})]
     ),
@@ -96,10 +104,12 @@ RULE = st.builds(
     tools=st.sampled_from([(), ("pay",), ("p*",), ("look",)]),
     effects=st.sampled_from([(), (), ("unsafe",), ("read",)]),
     arguments=CONDITIONS,
+    sends=st.sampled_from([(), (), ("external",), ("internal", "nowhere")]),
+    after=st.sampled_from([*HELD, (), ()]),
     cost_above=st.sampled_from([None, None, 0.5, 2.0]),
     request=st.sampled_from([None, None, ASKS, EXPIRES]),
 )
-MODE = st.sampled_from(["always", "never", "first_time", "rules"])
+MODE = st.sampled_from(["always", "never", "first_time", "rules", "reject"])
 APPROVALS = st.builds(
     Approvals,
     rules=st.lists(RULE, max_size=4).map(tuple),
@@ -109,16 +119,28 @@ APPROVALS = st.builds(
 PEOPLE = People(groups={"boss": Group(members=("ann",))})
 
 
-def policy_of(approvals: Approvals) -> ApprovalPolicy:
-    return ApprovalPolicy(approvals, PEOPLE, SPECS)
+LABELLED = st.builds(
+    lambda held: {"sometimes": frozenset(held[0]), "always": frozenset(held[1])},
+    st.sampled_from([(HELD[3], ()), (HELD[3], ()), (HELD[1], ()), ((), ()), (HELD[3], HELD[1])]),
+)
+"""What runs of an agent can have, and have from their beginning."""
 
 
-def levels(policy: ApprovalPolicy, call: Call) -> set[Level]:
+def policy_of(approvals: Approvals, held: Any = None) -> RunPolicy:
+    return RunPolicy(ApprovalPolicy(approvals, PEOPLE, SPECS), **held or {})
+
+
+def levels(policy: RunPolicy, call: Call) -> set[Level]:
     """What may become of a call: at once, and when the bound of its rule is used up."""
-    required = policy.required_approval(call.tool, call.arguments, spent_usd=call.spent_usd)
+    held = [label for label in HELD[3] if label in {*policy.always, *call.labels}]
+    facts: Any = {
+        "spent_usd": call.spent_usd,
+        "labels": tuple(label for label in held if label in policy.always | policy.sometimes),
+    }
+    required = policy.policy.required_approval(call.tool, call.arguments, **facts)
     first: Level = "unasked" if required is None else level_of(required.mode, required.settings)
-    name = policy.entry(call.tool, call.arguments, spent_usd=call.spent_usd)
-    rules = {f"rules.{number}": rule for number, rule in enumerate(policy.approvals.rules)}
+    name = policy.policy.entry(call.tool, call.arguments, **facts)
+    rules = {f"rules.{number}": rule for number, rule in enumerate(policy.policy.approvals.rules)}
     if name not in rules or rules[name].at_most is None:
         return {first}
     return {first, level_of(rules[name].then, rules[name].request or PEOPLE.settings_for("approval"))}
@@ -137,7 +159,7 @@ def within(cell: Cell, arguments: dict[str, Any], name: str) -> bool:
 
 
 def assert_same(
-    sets: Iterable[CallSet], calls: list[Call], policy: ApprovalPolicy, kinds: Iterable[Level] = LEVELS
+    sets: Iterable[CallSet], calls: list[Call], policy: RunPolicy, kinds: Iterable[Level] = LEVELS
 ) -> None:
     """The sets have these calls, and no others, as far as cells show it."""
     sets = list(sets)
@@ -156,22 +178,50 @@ def assert_same(
                 assert (cell in cells) == seen, (kind, name, cell)
 
 
-@given(APPROVALS)
-def test_solver_finds_what_enumeration_finds(approvals: Approvals) -> None:
-    policy = policy_of(approvals)
+def calls_of(policy: RunPolicy, tool: str) -> list[Call]:
+    """The calls that runs under this policy can make."""
+    can = policy.always | policy.sometimes
+    return [one for one in EVERY if one.tool == tool and policy.always <= set(one.labels) <= can]
+
+
+@given(APPROVALS, LABELLED)
+def test_solver_finds_what_enumeration_finds(approvals: Approvals, held: Any) -> None:
+    policy = policy_of(approvals, held)
     for spec in SPECS.values():
-        calls = [call for call in EVERY if call.tool == spec.name]
+        calls = calls_of(policy, spec.name)
         sets = call_sets(policy, spec)
         if spec is PAY:
             assert_same(sets, calls, policy)
         else:
             assert {one.level for one in sets} == {kind for call in calls for kind in levels(policy, call)}
+        for one in sets:
+            deciding = [call for call in calls if policy.entry(call) == one.entry]
+            for label, has in one.after.items():
+                assert all((label in call.labels) is has for call in deciding)
 
 
-@given(APPROVALS, APPROVALS)
-def test_change_allows_what_enumeration_finds(new: Approvals, old: Approvals) -> None:
-    now, then = policy_of(new), policy_of(old)
-    calls = [call for call in EVERY if call.tool == "pay"]
+@given(APPROVALS, LABELLED, st.sampled_from(HELD[3]))
+def test_what_passes_after_a_label_is_what_enumeration_finds(
+    approvals: Approvals, held: Any, label: Label
+) -> None:
+    policy = policy_of(approvals, held)
+    calls = [call for call in calls_of(policy, "pay") if label in call.labels]
+    found, unknown = after_label(policy, PAY, label)
+    assert not unknown
+    loosest = max((LEVELS.index(kind) for call in calls for kind in levels(policy, call)), default=None)
+    assert (None if found is None else LEVELS.index(found.level)) == loosest
+    if found is not None:
+        assert found.example is not None
+        assert label in found.example.labels
+        assert found.level in levels(policy, found.example)
+
+
+@given(APPROVALS, APPROVALS, LABELLED, LABELLED)
+def test_change_allows_what_enumeration_finds(
+    new: Approvals, old: Approvals, held: Any, held_before: Any
+) -> None:
+    now, then = policy_of(new, held), policy_of(old, held_before)
+    calls = calls_of(now, "pay")
     sets = newly_allowed(now, then, PAY)
     for kind in LEVELS[2:]:
         rank = LEVELS.index(kind)
@@ -187,9 +237,12 @@ def decisions(approvals: Approvals) -> list[Any]:
     """What becomes of each call, however the entry is called that decides it."""
     policy, found = policy_of(approvals), []
     for call in EVERY:
-        required = policy.required_approval(call.tool, call.arguments, spent_usd=call.spent_usd)
+        required = policy.required_approval(call)
         kinds = tuple(sorted(levels(policy, call)))
-        found.append((kinds, required and required.bound is None and (required.mode, required.settings)))
+        asked: Any = None
+        if required is not None and required.bound is None and required.mode != "reject":
+            asked = (required.mode, required.settings, set(required.after))
+        found.append((kinds, required and required.bound is None, asked))
     return found
 
 
@@ -222,7 +275,7 @@ CENTS_SPEC = ToolSpec(
 
 def newly(new: Approvals, old: Approvals) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     specs = {"pay": CENTS_SPEC}
-    now, then = ApprovalPolicy(new, PEOPLE, specs), ApprovalPolicy(old, PEOPLE, specs)
+    now, then = (RunPolicy(ApprovalPolicy(one, PEOPLE, specs)) for one in (new, old))
     for one in newly_allowed(now, then, CENTS_SPEC):
         yield one.level, list(one.narrowed)
 
@@ -245,7 +298,7 @@ def test_bound_that_moved_prints_exactly_the_interval(now: int, then: int, expec
 
 
 def test_rule_behind_one_that_decides_all_of_it_is_never_reached() -> None:
-    policy = ApprovalPolicy(rules(small(100), small(50)), PEOPLE, {"pay": CENTS_SPEC})
+    policy = RunPolicy(ApprovalPolicy(rules(small(100), small(50)), PEOPLE, {"pay": CENTS_SPEC}))
     (problem,) = useless_rules(policy, [CENTS_SPEC]).items()
     assert problem[0] == "rules.1"
     assert "never reached" in problem[1]
@@ -261,7 +314,7 @@ def test_field_of_a_rule_that_is_not_translated_proves_nothing() -> None:
     """Whether the first rule asks depends on what nobody has translated: calls may pass by the second one."""
     later = LaterRule(tools=("pay",), weather="rain")
     approvals = Approvals(rules=(later, ApprovalRule(tools=("pay",), ask="never")))
-    sets = call_sets(ApprovalPolicy(approvals, PEOPLE, {"pay": CENTS_SPEC}), CENTS_SPEC)
+    sets = call_sets(RunPolicy(ApprovalPolicy(approvals, PEOPLE, {"pay": CENTS_SPEC})), CENTS_SPEC)
     assert {one.entry for one in sets} == {"rules.0", "rules.1"}
     assert [one.unknown for one in sets if one.entry == "rules.1"] != [()]
 
@@ -269,9 +322,20 @@ def test_field_of_a_rule_that_is_not_translated_proves_nothing() -> None:
 def test_pattern_that_cannot_be_said_is_unknown_and_never_proven() -> None:
     """`\\\\b` is none of z3's: whether the rule lets anything pass is not known, and is said so."""
     word = {"tools": ("pay",), "arguments": {"to": {"pattern": r"^\b\B"}}, "ask": "never"}
-    policy = ApprovalPolicy(rules(word), PEOPLE, {"pay": CENTS_SPEC})
+    policy = RunPolicy(ApprovalPolicy(rules(word), PEOPLE, {"pay": CENTS_SPEC}))
     first, last = call_sets(policy, CENTS_SPEC)
     assert first.entry == "rules.0"
     assert first.example is None
     assert first.unknown
     assert last.level == "asked"
+
+
+def test_call_that_passes_after_a_label_says_so() -> None:
+    """The example has no label that it does not need."""
+    quiet = {"tools": ("pay",), "after": "untrusted", "ask": "never"}
+    policy = RunPolicy(ApprovalPolicy(rules(quiet), PEOPLE, {"pay": CENTS_SPEC}))
+    passing, asked = call_sets(policy, CENTS_SPEC)
+    assert passing.example is not None
+    assert passing.example.labels == ("untrusted",)
+    assert passing.example.title.endswith("after untrusted")
+    assert (passing.after_text, asked.after_text) == ("after untrusted", "before untrusted")

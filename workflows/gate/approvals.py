@@ -48,6 +48,7 @@ __all__ = [
     "Problem",
     "RequiredApproval",
     "agreeing_votes",
+    "covers",
     "granted",
     "label_problems",
     "person_label",
@@ -138,7 +139,7 @@ class ApprovalPolicy:
         for number, rule in enumerate(self.approvals.rules):
             costs = rule.cost_above is None or spent_usd > rule.cost_above
             is_now = costs and set(rule.after) <= set(labels)
-            if is_now and _covers(rule, spec) and fits(rule.arguments, arguments):
+            if is_now and covers(rule, spec) and fits(rule.arguments, arguments):
                 return f"rules.{number}", rule.ask, rule
         if tool in self.approvals.tools:
             return f"tools.{tool}", self.approvals.tools[tool], None
@@ -146,7 +147,7 @@ class ApprovalPolicy:
         return f"effects.{spec.effect}", modes.get(spec.effect, "never"), None
 
 
-def _covers(rule: ApprovalRule, spec: ToolSpec) -> bool:
+def covers(rule: ApprovalRule, spec: ToolSpec) -> bool:
     """The rule is about this tool."""
     named = not rule.tools or any(fnmatchcase(spec.name, pattern) for pattern in rule.tools)
     is_of_effect = not rule.effects or spec.effect in rule.effects
@@ -205,7 +206,7 @@ def label_problems(
             there = ", ".join(sorted(brought)) or "no label"
             text = f"nothing brings {never[0]!r} into a run of this agent; the rule would never fit"
             found.append(((*at, "after"), f"{text}. What comes in is {there}"))
-        if rule.sends and not any(_covers(rule, spec) for spec in known):
+        if rule.sends and not any(covers(rule, spec) for spec in known):
             sinks = ", ".join(f"{spec.name}: {spec.sends}" for spec in known[:MAX_NAMED_TOOLS]) or "no tools"
             found.append(((*at, "sends"), f"no tool that the rule is about sends so far; there are {sinks}"))
     return found
@@ -229,7 +230,7 @@ def unchecked_paths(approvals: Approvals, specs: Iterable[ToolSpec]) -> list[Pro
         for name, condition in rule.arguments.items():
             if not (PATH_WORDS & _words(name) and has_key(condition, SPELLED)):
                 continue
-            bare = [spec.name for spec in tools if _covers(rule, spec) and not checks_path(name, spec)]
+            bare = [spec.name for spec in tools if covers(rule, spec) and not checks_path(name, spec)]
             if bare:
                 place = ("approvals", "rules", number, "arguments", name)
                 found.append((place, f"{', '.join(bare[:3])}: {BARE_PATH.format(name=name)}"))
@@ -274,7 +275,7 @@ def _argument_problem(
     rule: ApprovalRule, name: str, specs: Sequence[ToolSpec], problem: Callable[[ToolSpec], str]
 ) -> str:
     """Why what the rule says of an argument protects nothing; `problem` says so of one tool."""
-    covered = [spec for spec in specs if _covers(rule, spec)]
+    covered = [spec for spec in specs if covers(rule, spec)]
     having = [spec for spec in covered if name in argument_names(spec)]
     texts = [(spec.name, problem(spec)) for spec in having or covered]
     wrong = [f"{tool}: {text}" for tool, text in texts if text]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from activities.contracts import JsonObject, ToolEffect, call_title
+from activities.contracts import JsonObject, Label, ToolEffect, call_title
 from workflows.people import ApprovalMode, AtMost, RequestSettings
 from workflows.verify.policy.ranges import Cell, number_text, range_text, upper_bound
 
@@ -43,12 +43,15 @@ class Call:
     tool: str
     arguments: JsonObject
     spent_usd: float = 0.0
+    labels: tuple[Label, ...] = ()
+    """Those that the run has by then."""
 
     @property
     def title(self) -> str:
         """As the log names it."""
         spent = f" once {self.spent_usd:g} USD are spent" if self.spent_usd else ""
-        return f"{call_title(self.tool, self.arguments)}{spent}"
+        after = f" after {' and '.join(self.labels)}" if self.labels else ""
+        return f"{call_title(self.tool, self.arguments)}{spent}{after}"
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class CallSet:
     """Argument -> the values that the tool takes."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     """Argument -> what its rule says of it, where that is more than `held` shows."""
+    after: Mapping[Label, bool] = field(default_factory=dict)
+    """Label -> the run has it whenever such a call is made, or never has; a label that makes no difference is
+    not in it."""
     unknown: tuple[str, ...] = ()
     """What the solver could not decide; `held` has every value that may be in it."""
     at_most: AtMost | None = None
@@ -83,6 +89,11 @@ class CallSet:
         calls = [] if self.at_most.calls is None else [f"{number_text(self.at_most.calls)} calls"]
         sums = [f"{number_text(most)} {name}" for name, most in self.at_most.sum.items()]
         return f"within {' and '.join([*calls, *sums])}"
+
+    @property
+    def after_text(self) -> str:
+        """`after untrusted`, `before untrusted, before private`; empty: whatever labels the run has."""
+        return ", ".join(f"{'after' if held else 'before'} {label}" for label, held in self.after.items())
 
     @property
     def narrowed(self) -> Iterator[tuple[str, str]]:

@@ -10,28 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import z3  # type: ignore[import-untyped]  # z3-solver ships no types
 
-from activities.contracts import ToolSpec
-from workflows.gate.approvals import ApprovalPolicy
+from activities.contracts import Label, ToolSpec
+from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, covers
 from workflows.gate.arguments import arguments_for, closed_schema
 from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, ApprovalRule, AtMost, RequestSettings
 from workflows.verify.policy.call_sets import LEVELS, SPENT, Call, CallSet, Level, level_of
 from workflows.verify.policy.ranges import Cell, cells, constants, is_loose, largest, range_text
 from workflows.verify.policy.schemas import Value, Values, names_in
 
-__all__ = ["call_sets", "newly_allowed", "other_requests", "useless_rules"]
+__all__ = ["RunPolicy", "after_label", "call_sets", "newly_allowed", "other_requests", "useless_rules"]
 
 TRIES = 5
 """Calls that are asked of the solver until one is confirmed."""
-TRANSLATED = {"tools", "effects", "arguments", "cost_above", "ask", "at_most", "then", "request"}
+TRANSLATED = {
+    "tools", "effects", "arguments", "sends", "after", "cost_above", "ask", "at_most", "then", "request",
+}  # fmt: skip
 """Fields of a rule. What another one says is unknown."""
+LABELS: tuple[Label, ...] = get_args(Label)
 QUIET = ("unasked", "refused")
 """Levels at which nobody is asked."""
 MILLISECONDS = 5_000
@@ -44,6 +46,44 @@ Confirm = Callable[[Call], bool]
 
 class Undecided(Exception):
     """The solver does not know, or what it found is not confirmed; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPolicy:
+    """An approval policy, and the labels that runs under it can have."""
+
+    policy: ApprovalPolicy
+    sometimes: frozenset[Label] = frozenset(LABELS)
+    """Labels that something can bring."""
+    always: frozenset[Label] = frozenset()
+    """Those that each run has from its beginning."""
+
+    def required_approval(self, call: Call) -> RequiredApproval | None:
+        """What approval production asks for this call."""
+        labels = self._labels(call)
+        return self.policy.required_approval(
+            call.tool, call.arguments, spent_usd=call.spent_usd, labels=labels
+        )
+
+    def entry(self, call: Call) -> str:
+        """The entry that decides on this call in production."""
+        labels = self._labels(call)
+        return self.policy.entry(call.tool, call.arguments, spent_usd=call.spent_usd, labels=labels)
+
+    def has(self, label: Label, held: Any) -> Any:
+        """Formula: a run under this policy has the label where another one has it if `held` is true."""
+        if label in self.always:
+            return z3.BoolVal(True)
+        return held if label in self.sometimes else z3.BoolVal(False)
+
+    @property
+    def open(self) -> frozenset[Label]:
+        """Labels that some runs have, and others do not."""
+        return self.sometimes - self.always
+
+    def _labels(self, call: Call) -> tuple[Label, ...]:
+        can = self.always | (self.sometimes & set(call.labels))
+        return tuple(label for label in LABELS if label in can)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +103,8 @@ class Entry:
     """They are decided so once the bound of the rule is used up."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The conditions of the rule."""
+    after: tuple[Label, ...] = ()
+    """The labels that the rule waits for: an approval that was given before does not hold for it."""
 
     @property
     def level(self) -> Level:
@@ -73,18 +115,19 @@ class Entry:
     def decision(self) -> tuple[object, ...]:
         """All that is decided; equal for entries that make no difference."""
         own = self.name if self.at_most or self.is_beyond or self.mode == "first_time" else ""
-        return (self.level, own, None if self.level in QUIET else self.asks)
+        quiet = self.level in QUIET
+        return (self.level, own, None if quiet else self.asks, () if quiet else frozenset(self.after))
 
 
 class ToolCalls:
     """All calls of one tool: how the solver sees them, and what policies decide about them."""
 
-    def __init__(self, spec: ToolSpec, policies: Sequence[ApprovalPolicy]) -> None:
-        """`policies`: all that are asked about."""
+    def __init__(self, spec: ToolSpec, policies: Sequence[RunPolicy]) -> None:
+        """`policies`: all that are asked about; the runs are those of the first."""
         self.spec, self._values = spec, Values()
         schema = closed_schema(spec)
         listed = _mapping(schema.get("properties"))
-        rules = [rule for one in policies for rule in one.approvals.rules if _covers(rule, spec)]
+        rules = [rule for one in policies for _, rule in _rules(one.policy, spec)]
         summed = [dict.fromkeys(rule.at_most.sum, True) if rule.at_most else {} for rule in rules]
         conditions = [{**sums, **rule.arguments} for sums, rule in zip(summed, rules, strict=True)]
         self.arguments = tuple(dict.fromkeys([*listed, *(name for one in conditions for name in one)]))
@@ -96,7 +139,10 @@ class ToolCalls:
         draft = str(spec.parameters.get("$schema", ""))
         fits = self._values.fits(schema, self.call, condition=False, draft=draft)
         filled = [self.call.has(name) for name in listed if _is_filled(spec, name)]
-        self._legal = z3.And(self.call.is_a("object"), fits, self.spent >= 0, *filled)
+        self.labels = {label: z3.Bool(f"(has {label})") for label in LABELS}
+        known = [held == policies[0].has(label, held) for label, held in self.labels.items()]
+        self._legal = z3.And(self.call.is_a("object"), fits, self.spent >= 0, *filled, *known)
+        self._awaited = {label for rule in rules for label in rule.after if label in policies[0].open}
         self._cells: dict[str, tuple[Cell, ...]] = {}
         """Of arguments that rules are about, or that may be numbers."""
         for name in self.arguments:
@@ -111,20 +157,20 @@ class ToolCalls:
 
     # -- formulas --------------------
 
-    def entries(self, policy: ApprovalPolicy) -> Iterator[Entry]:
+    def entries(self, run: RunPolicy) -> Iterator[Entry]:
         """The entries of a policy about this tool, in their order. One with a bound comes twice: within it,
         and beyond."""
-        approvals, spec, left = policy.approvals, self.spec, z3.BoolVal(True)
-        asks = _asks(policy, None)
-        for number, rule in enumerate(approvals.rules):
-            if _covers(rule, spec):
-                name, own, fits = f"rules.{number}", _asks(policy, rule.request), self.fits(rule)
-                decides, said = z3.And(left, fits), rule.arguments
-                within = z3.And(decides, self._within_bound(rule))
-                yield Entry(name, rule.ask, own, within, rule.at_most, arguments=said)
-                if rule.at_most is not None:
-                    yield Entry(name, rule.then, own, decides, is_beyond=True, arguments=said)
-                left = z3.And(left, z3.Not(fits))
+        approvals, spec, left = run.policy.approvals, self.spec, z3.BoolVal(True)
+        asks = _asks(run.policy, None)
+        for number, rule in _rules(run.policy, spec):
+            name, own, fits = f"rules.{number}", _asks(run.policy, rule.request), self.fits(rule, run)
+            decides = z3.And(left, fits)
+            within = z3.And(decides, self._within_bound(rule))
+            said: Any = {"arguments": rule.arguments, "after": rule.after}
+            yield Entry(name, rule.ask, own, within, rule.at_most, **said)
+            if rule.at_most is not None:
+                yield Entry(name, rule.then, own, decides, is_beyond=True, **said)
+            left = z3.And(left, z3.Not(fits))
         if spec.name in approvals.tools:
             yield Entry(f"tools.{spec.name}", approvals.tools[spec.name], asks, left)
         else:
@@ -141,9 +187,10 @@ class ToolCalls:
             each.append(z3.And(self.call.has(name), value.is_a("number"), amount))
         return z3.And(each)
 
-    def fits(self, rule: ApprovalRule) -> Any:
-        """The calls that a rule fits which is about the tool."""
+    def fits(self, rule: ApprovalRule, run: RunPolicy) -> Any:
+        """The calls that a rule of this policy fits which is about the tool."""
         each = [z3.BoolVal(True) if rule.cost_above is None else self.spent > _real(rule.cost_above)]
+        each += [run.has(label, self.labels[label]) for label in rule.after]
         if more := {name: getattr(rule, name) for name in sorted(rule.model_fields_set - TRANSLATED)}:
             each.append(self._values.unknown_fact(self.call, "rule", more, "it is not translated"))
         for name, condition in rule.arguments.items():
@@ -192,14 +239,16 @@ class ToolCalls:
         raise Undecided("what the solver finds is not confirmed")
 
     def _plain_model(self, asked: Sequence[Any]) -> Any:
-        """A model with whole numbers and plain text; None: none was found."""
+        """A model with whole numbers, plain text, and no more labels than it needs; None: none was found."""
         inner = [self.call.inner(name) for name in self.arguments]
         plain = z3.Star(z3.Range(" ", "~"))
         nice = [z3.And(z3.IsInt(one.number), z3.InRe(one.text, plain)) for one in inner]
-        try:
-            return self._model([*asked, *nice, z3.IsInt(self.spent)])
-        except Undecided:
-            return None
+        nice.append(z3.IsInt(self.spent))
+        for few in ([z3.Not(held) for held in self.labels.values()], []):
+            with suppress(Undecided):
+                if (model := self._model([*asked, *nice, *few])) is not None:
+                    return model
+        return None
 
     def _model(self, asked: Sequence[Any]) -> Any:
         """Any model; None: it is proven that there is none. Raises Undecided."""
@@ -220,11 +269,13 @@ class ToolCalls:
         spent = model.eval(self.spent, model_completion=True).as_fraction()
         if arguments_for(self.spec, found) != found:
             return None
-        return Call(self.spec.name, found, float(spent))
+        held = [label for label, one in self.labels.items() if model.eval(one, model_completion=True)]
+        return Call(self.spec.name, found, float(spent), tuple(held))
 
     def _same_as(self, model: Any) -> Any:
         """The arguments have the values of this model, as far as they are plain."""
-        each: list[Any] = [self.spent == model.eval(self.spent, model_completion=True)]
+        beside = (self.spent, *self.labels.values())
+        each: list[Any] = [one == model.eval(one, model_completion=True) for one in beside]
         for name in self.arguments:
             value = self.call.inner(name)
             parts = (self.call.has(name), value.type, value.flag, value.text, value.number, value.length)
@@ -247,6 +298,16 @@ class ToolCalls:
                 found.append(cell)
             held[name] = tuple(found)
         return held, tuple(unknown)
+
+    def _after(self, wanted: Any, confirm: Confirm) -> Iterator[tuple[Label, bool]]:
+        """The awaited labels that the run always has, or never, in calls for which the formula is true."""
+        for label in sorted(self._awaited, key=LABELS.index):
+            held = self.labels[label]
+            with suppress(Undecided):  # then both may be
+                if self.find(z3.And(wanted, z3.Not(held)), confirm, plain=False) is None:
+                    yield label, True
+                elif self.find(z3.And(wanted, held), confirm, plain=False) is None:
+                    yield label, False
 
     @cached_property
     def possible(self) -> Cells:
@@ -274,6 +335,7 @@ class ToolCalls:
             possible=self.possible,
             # what tells apart values of one cell
             conditions={name: one for name, one in entry.arguments.items() if is_loose(one)},
+            after=dict(self._after(wanted, confirm)),
             at_most=entry.at_most,
             is_beyond=entry.is_beyond,
             unknown=(*unknown, *more),
@@ -293,7 +355,7 @@ class ToolCalls:
 # -- what a policy does --------------------
 
 
-def call_sets(policy: ApprovalPolicy, spec: ToolSpec) -> list[CallSet]:
+def call_sets(policy: RunPolicy, spec: ToolSpec) -> list[CallSet]:
     """The calls of a tool by the entry that decides them, in the policy's order. Entries that decide no call
     are left out."""
     tool = ToolCalls(spec, [policy])
@@ -301,14 +363,25 @@ def call_sets(policy: ApprovalPolicy, spec: ToolSpec) -> list[CallSet]:
     return [one for one in sets if one is not None]
 
 
-def _decided(policy: ApprovalPolicy, entry: Entry) -> Confirm:
+def after_label(policy: RunPolicy, spec: ToolSpec, label: Label) -> tuple[CallSet | None, list[str]]:
+    """The calls of a tool that pass most easily once the run has the label, and what the solver could not
+    decide about those that might pass more easily; no calls: it is proven that there are none."""
+    tool, unknown = ToolCalls(spec, [policy]), list[str]()
+    for entry in sorted(tool.entries(policy), key=lambda one: -LEVELS.index(one.level)):
+        found = tool.call_set(entry, tool.labels[label], _decided(policy, entry))
+        if found is not None and found.example is not None:
+            return found, unknown
+        unknown += [f"{entry.name}: {why}" for why in found.unknown] if found else []
+    return None, unknown
+
+
+def _decided(policy: RunPolicy, entry: Entry) -> Confirm:
     """Production decides so about the call: in a run that has used nothing of its bounds, or all."""
 
     def confirm(call: Call) -> bool:
         if entry.is_beyond:
-            name = policy.entry(call.tool, call.arguments, spent_usd=call.spent_usd)
-            return name == entry.name
-        required = policy.required_approval(call.tool, call.arguments, spent_usd=call.spent_usd)
+            return policy.entry(call) == entry.name
+        required = policy.required_approval(call)
         if entry.level == "unasked":
             return required is None
         return required is not None and (required.rule, required.mode) == (entry.name, entry.mode)
@@ -316,28 +389,29 @@ def _decided(policy: ApprovalPolicy, entry: Entry) -> Confirm:
     return confirm
 
 
-def useless_rules(policy: ApprovalPolicy, specs: Sequence[ToolSpec]) -> dict[str, str]:
+def useless_rules(policy: RunPolicy, specs: Sequence[ToolSpec]) -> dict[str, str]:
     """Rule -> why it could be left out: it decides no call, or all of its calls as they would be without
     it."""
     tools = [ToolCalls(spec, [policy]) for spec in specs]
     return {
         f"rules.{number}": problem
-        for number, rule in enumerate(policy.approvals.rules)
-        if (problem := _use_problem(policy, number, rule, [one for one in tools if _covers(rule, one.spec)]))
+        for number, rule in enumerate(policy.policy.approvals.rules)
+        if (problem := _use_problem(policy, number, rule, [one for one in tools if covers(rule, one.spec)]))
     }
 
 
-def _use_problem(policy: ApprovalPolicy, number: int, rule: ApprovalRule, tools: Sequence[ToolCalls]) -> str:
+def _use_problem(policy: RunPolicy, number: int, rule: ApprovalRule, tools: Sequence[ToolCalls]) -> str:
     name = f"rules.{number}"
     try:
-        if not any(_exists(tool, tool.fits(rule)) for tool in tools):
+        if not any(_exists(tool, tool.fits(rule, policy)) for tool in tools):
             return "fits no call of the agent's tools"
         mine = [(tool, one) for tool in tools for one in tool.entries(policy) if one.name == name]
         if not any(_exists(tool, one.decides) for tool, one in mine):
             return "is never reached: rules before it decide every call that it fits"
-        rules = policy.approvals.rules
-        without = policy.approvals.model_copy(update={"rules": (*rules[:number], *rules[number + 1 :])})
-        shorter = ApprovalPolicy(without, policy.people, policy.specs)
+        whole = policy.policy
+        rules = (*whole.approvals.rules[:number], *whole.approvals.rules[number + 1 :])
+        without = whole.approvals.model_copy(update={"rules": rules})
+        shorter = replace(policy, policy=ApprovalPolicy(without, whole.people, whole.specs))
         for tool, one in mine:
             for other in tool.entries(shorter):
                 differs = other.decision != one.decision
@@ -352,11 +426,11 @@ def _exists(tool: ToolCalls, wanted: Any) -> bool:
     return tool.find(wanted, lambda call: True, plain=False) is not None
 
 
-def newly_allowed(new: ApprovalPolicy, old: ApprovalPolicy, spec: ToolSpec) -> list[CallSet]:
+def newly_allowed(new: RunPolicy, old: RunPolicy, spec: ToolSpec) -> list[CallSet]:
     """Calls of a tool that the new policy lets pass more easily than the old one did; a tool that the old
     agent did not have had no calls at all."""
     tool = ToolCalls(spec, [new, old])
-    before = list(tool.entries(old)) if spec.name in old.specs else []
+    before = list(tool.entries(old)) if spec.name in old.policy.specs else []
     found = []
     for entry in tool.entries(new):
         rank = LEVELS.index(entry.level)
@@ -366,28 +440,28 @@ def newly_allowed(new: ApprovalPolicy, old: ApprovalPolicy, spec: ToolSpec) -> l
     return [one for one in found if one is not None]
 
 
-def _newly(entry: Entry, new: ApprovalPolicy, old: ApprovalPolicy) -> Confirm:
+def _newly(entry: Entry, new: RunPolicy, old: RunPolicy) -> Confirm:
     decided = _decided(new, entry)
 
     def confirm(call: Call) -> bool:
-        if not decided(call) or call.tool not in old.specs:
+        if not decided(call) or call.tool not in old.policy.specs:
             return decided(call)
-        required = old.required_approval(call.tool, call.arguments, spent_usd=call.spent_usd)
-        name = old.entry(call.tool, call.arguments, spent_usd=call.spent_usd)
+        required, name = old.required_approval(call), old.entry(call)
         before: list[Level] = ["unasked"]
         if required is not None:
-            before = [level_of(required.mode, _asks(old, required.settings))]
-        rule = old.approvals.rules[int(name.removeprefix("rules."))] if name.startswith("rules.") else None
+            before = [level_of(required.mode, _asks(old.policy, required.settings))]
+        rules = old.policy.approvals.rules
+        rule = rules[int(name.removeprefix("rules."))] if name.startswith("rules.") else None
         if rule is not None and rule.at_most is not None:  # and once its bound is used up
-            before.append(level_of(rule.then, _asks(old, rule.request)))
+            before.append(level_of(rule.then, _asks(old.policy, rule.request)))
         return max(map(LEVELS.index, before)) < LEVELS.index(entry.level)
 
     return confirm
 
 
 def other_requests(
-    new: ApprovalPolicy,
-    old: ApprovalPolicy,
+    new: RunPolicy,
+    old: RunPolicy,
     spec: ToolSpec,
     differ: Callable[[RequestSettings, RequestSettings], bool],
 ) -> dict[tuple[RequestSettings, RequestSettings], Call]:
@@ -416,9 +490,10 @@ def _asks(policy: ApprovalPolicy, own: RequestSettings | None) -> RequestSetting
     return None if policy.people.unattended else own or policy.people.settings_for("approval")
 
 
-def _covers(rule: ApprovalRule, spec: ToolSpec) -> bool:
-    named = not rule.tools or any(fnmatchcase(spec.name, pattern) for pattern in rule.tools)
-    return named and (not rule.effects or spec.effect in rule.effects)
+def _rules(policy: ApprovalPolicy, spec: ToolSpec) -> Iterator[tuple[int, ApprovalRule]]:
+    """The rules of a policy that are about the tool, as its agent labels it."""
+    labelled = policy.specs.get(spec.name, spec)
+    return ((n, rule) for n, rule in enumerate(policy.approvals.rules) if covers(rule, labelled))
 
 
 def _is_filled(spec: ToolSpec, name: str) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from activities.contracts import RunMachine, ToolSpec
+from activities.contracts import Label, RunMachine, Sink, ToolSpec
 from workflows.api import AgentSpec, AgentTask
 from workflows.gate.approvals import ApprovalPolicy
 from workflows.kernel.machine import Machine
@@ -21,9 +21,12 @@ from workflows.verify.policy.bounds import CallsBound, Radius, calls_bound, is_c
 from workflows.verify.policy.call_sets import LEVELS, CallSet, Level
 from workflows.verify.policy.ranges import number_text
 
+if TYPE_CHECKING:
+    from workflows.verify.policy.questions import RunPolicy
+
 __all__ = [
-    "NEWLY", "WHEN", "AgentReport", "Comparison", "Judged", "bound_text", "compared", "excess", "radius_text",
-    "reported",
+    "NEWLY", "WHEN", "AgentReport", "Comparison", "Judged", "SinkReport", "bound_text", "compared", "excess",
+    "radius_text", "reported",
 ]  # fmt: skip
 
 OUTSIDE = ("unsafe", "keyed")
@@ -53,11 +56,31 @@ class Judged:
     agent: AgentSpec
     machine: Machine
     specs: Mapping[str, ToolSpec]
+    """As the agent labels them."""
 
     @property
-    def policy(self) -> ApprovalPolicy:
-        """What judges the calls of its runs."""
-        return ApprovalPolicy(self.agent.approvals, self.agent.people, self.specs)
+    def policy(self) -> RunPolicy:
+        """What judges the calls of its runs. Raises ImportError without z3."""
+        from workflows.verify.policy.questions import LABELS, RunPolicy
+
+        return RunPolicy(
+            ApprovalPolicy(self.agent.approvals, self.agent.people, self.specs),
+            sometimes=frozenset(label for label in LABELS if self.sources(label)),
+            always=frozenset(self.agent.labels.input),
+        )
+
+    def sources(self, label: Label) -> list[str]:
+        """What brings the label into its runs. Of a tool that is not known here nobody knows what it brings,
+        unless the agent says so."""
+        labels = self.agent.labels
+        found = ["the input"] * (label in labels.input) + ["people"] * (label in labels.people)
+        for name in self.agent.tools:
+            if name in self.specs:
+                found += [name] * (label in self.specs[name].brings)
+            else:
+                unknown = ToolSpec(name=name, description="", parameters={}, brings=("untrusted", "private"))
+                found += [name] * (label in labels.labelled(unknown).brings)
+        return found
 
     @property
     def callable(self) -> list[ToolSpec]:
@@ -74,6 +97,45 @@ class Judged:
         return calls_bound(self.machine, self.agent)
 
 
+@dataclass(frozen=True, slots=True)
+class SinkReport:
+    """What becomes of the calls of a tool that sends something once the run has read untrusted text."""
+
+    tool: str
+    sends: Sink
+    passing: CallSet | None
+    """Those that pass most easily; None: no call is known."""
+    unknown: Sequence[str]
+    """What is not proven: calls that might pass more easily."""
+
+    @property
+    def level(self) -> Level | None:
+        """How the loosest of them is decided; None: no call is known."""
+        return self.passing.level if self.passing else None
+
+    @property
+    def text(self) -> str:
+        """`people are asked`, `passes unasked, such as pay(cents=3)`."""
+        said = _AFTER[self.level] if self.level else "no call is made"
+        if self.unknown:
+            said = f"{said}, as far as is known; what may pass more easily is UNKNOWN"
+        if self.passing is None or self.passing.example is None or self.level in ("asked", "refused"):
+            return said
+        bound = f" {self.passing.bound_text}" if self.passing.bound_text else ""
+        call = self.passing.example
+        shown = replace(call, labels=()) if call.labels == ("untrusted",) else call
+        return f"{said}{bound}, such as {shown.title}"
+
+
+_AFTER: Mapping[Level, str] = {
+    "unasked": "passes unasked",
+    "expiry": "is made if nobody answers in time",
+    "once": "passes once another one was approved",
+    "asked": "people are asked",
+    "refused": "no call is made",
+}
+
+
 @dataclass(frozen=True)
 class AgentReport:
     """What an agent can do."""
@@ -83,6 +145,8 @@ class AgentReport:
     """Tool -> its calls, by what decides them."""
     radii: Sequence[Radius]
     """Of tools whose calls have an effect outside, by level: the loosest first."""
+    sinks: Sequence[SinkReport]
+    """Tools that send something, after untrusted text; empty where nothing brings any."""
     useless: Mapping[str, str]
     """Rule -> why it could be left out."""
     remarks: Sequence[str]
@@ -98,7 +162,7 @@ class AgentReport:
             for each in self.sets.values()
             for one in each
             for why in one.unknown
-        ]
+        ] + [f"{one.tool} after untrusted, {why}" for one in self.sinks for why in one.unknown]
 
 
 def reported(judged: Judged) -> AgentReport:
@@ -114,10 +178,19 @@ def reported(judged: Judged) -> AgentReport:
         judged=judged,
         sets=sets,
         radii=sorted(radii, key=lambda one: -LEVELS.index(one.level)),
+        sinks=[*_sinks(judged)],
         useless=useless_rules(policy, specs),
         remarks=[*_remarks(judged, sets)],
         violations=[*_violations(judged)],
     )
+
+
+def _sinks(judged: Judged) -> Iterator[SinkReport]:
+    from workflows.verify.policy.questions import after_label
+
+    for spec in judged.callable if judged.sources("untrusted") else ():
+        if spec.sends != "nowhere":
+            yield SinkReport(spec.name, spec.sends, *after_label(judged.policy, spec, "untrusted"))
 
 
 def _radii(sets: Sequence[CallSet], bound: CallsBound) -> Iterator[Radius]:
@@ -215,17 +288,17 @@ def compared(new: Judged, old: Judged) -> Comparison:
     """What the new agent may do that the old one may not. Raises ImportError without z3."""
     from workflows.verify.policy.questions import call_sets, newly_allowed, other_requests
 
-    before = ApprovalPolicy(old.agent.approvals, old.agent.people, {one.name: one for one in old.callable})
-    passes, grown = [], [*_limits_grown(new.agent, old.agent)]
+    callable_before = {one.name: one for one in old.callable}
+    known = ApprovalPolicy(old.agent.approvals, old.agent.people, callable_before)
+    policy, before = new.policy, replace(old.policy, policy=known)
+    passes, grown = [], [*_limits_grown(new.agent, old.agent), *_labels_lost(new, old)]
     for spec in new.callable:
-        passes += newly_allowed(new.policy, before, spec)
-        if spec.effect in OUTSIDE and spec.name in before.specs:
-            now, then = call_sets(new.policy, spec), call_sets(before, spec)
+        passes += newly_allowed(policy, before, spec)
+        if spec.effect in OUTSIDE and spec.name in callable_before:
+            now, then = call_sets(policy, spec), call_sets(before, callable_before[spec.name])
             grown += _radius_grown(_radii(now, new.bound), [*_radii(then, old.bound)])
-        if spec.name in before.specs:
-            pairs = other_requests(
-                new.policy, before, spec, lambda one, other: _is_weaker(new, one, old, other)
-            )
+        if spec.name in callable_before:
+            pairs = other_requests(policy, before, spec, lambda one, other: _is_weaker(new, one, old, other))
             for (one, other), call in pairs.items():
                 who = f"newly decided by {_deciders(new, one)}; before by {_deciders(old, other)}"
                 grown.append(f"{spec.name}: requests such as {call.title} are {who}")
@@ -239,6 +312,17 @@ def _limits_grown(new: AgentSpec, old: AgentSpec) -> Iterator[str]:
         if now is None or now > cap:
             text = "null" if now is None else number_text(now)
             yield f"limits.{name} is newly {text}; before {number_text(cap)}"
+
+
+def _labels_lost(new: Judged, old: Judged) -> Iterator[str]:
+    """What no longer brings a label that a rule waited for: the rule does not protect against it any more.
+    What each run begins with is compared by the solver."""
+    for label in dict.fromkeys(label for rule in old.agent.approvals.rules for label in rule.after):
+        always = {*new.agent.labels.input, *old.agent.labels.input}
+        now, still_there = new.sources(label), {"people", *new.agent.tools}
+        for name in old.sources(label) if label not in always else ():
+            if name in still_there and name not in now:
+                yield f"{name}: what comes from there is newly not {label}, for which a rule waited"
 
 
 def _radius_grown(new: Iterator[Radius], old: Sequence[Radius]) -> Iterator[str]:
