@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from activities.contracts import (
     AskModel,
@@ -433,3 +434,107 @@ def test_reply_is_the_answer_of_a_model() -> None:
     texts = [one.text for one in Domain(scenario, {}).answers(effect)]
     assert texts[0] == "model: yes"
     assert any(isinstance(one.answer, ModelReplied) for one in Domain(scenario, {}).answers(effect))
+
+
+# -- what tells runs apart --------------------
+
+
+class Item(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class Hidden(Context):
+    """Fields whose contents are easily overlooked."""
+
+    few: Annotated[tuple[str, ...], Field(max_length=1)] = ()
+    item: Item = Item()
+    secret: SecretStr = SecretStr("")
+    mixed: tuple[int | bool, ...] = ()
+    said: str = ""
+
+    @functools.cached_property
+    def loud(self) -> str:
+        """It is kept beside the fields."""
+        return self.said.upper()
+
+
+class T(Enum):
+    FIRST, SECOND, THIRD, END = "first", "second", "third", "end"
+
+
+Write = Callable[[str], dict[str, Any]]
+
+
+def three(first: Write, second: Write, look: Callable[[Hidden], Any]) -> Explored:
+    """Two states write what the replies "x" and "y" make of their fields; then `look` says what is wrong."""
+    every = frozenset(Hidden.model_fields)
+
+    def asks(write: Write) -> Any:
+        def visit(c: Hidden, run: Run) -> Visit:
+            reply = yield from do(AskModel(say=(Message(role="user", content="?"),), label="q"))
+            return write(reply.text), Asked()
+
+        return visit
+
+    def begin(input: Any, options: Any) -> Hidden:
+        made = Hidden()
+        assert not made.loud
+        return made
+
+    asked = frozenset({AskModel})
+    machine = Machine(
+        name="three", options=Options, context=Hidden, begin=begin,
+        initial=T.FIRST,
+        table={T.FIRST: {Asked: T.SECOND}, T.SECOND: {Asked: T.THIRD}, T.THIRD: {Good: T.END}},
+        states=[
+            State(T.FIRST, asks(first), every, every, asked),
+            State(T.SECOND, asks(second), every, every, asked),
+            State(T.THIRD, lambda c, run: ({}, Good()), holds=lambda c, left: "no" if look(c) else ""),
+        ],
+        result=lambda c, run: Exit(reason="over", ok=True), exits={"over": "it is over"},
+    )  # fmt: skip
+    return explored(machine, replies=("x", "y"))
+
+
+def writes_nothing(text: str) -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize(("first", "second", "look", "name"), [
+    (
+        lambda text: {"few": Append("1")} if text == "y" else {}, lambda text: {"few": Append("2")},
+        lambda c: False, "BadPatch",
+    ),
+    (
+        lambda text: {"item": Item(name=text)}, writes_nothing,
+        lambda c: getattr(c.item, "name", "") == "y", "InvariantViolated",
+    ),
+    (
+        lambda text: {"secret": SecretStr(text)}, writes_nothing,
+        lambda c: c.secret.get_secret_value() == "y", "InvariantViolated",
+    ),
+    (lambda text: {"said": text}, writes_nothing, lambda c: c.loud == "Y", "InvariantViolated"),
+], ids=["append to a short tuple", "extra values", "a secret", "a cached property"])  # fmt: skip
+def test_field_tells_runs_apart_by_all_that_it_holds(first: Any, second: Any, look: Any, name: str) -> None:
+    found = three(first, second, look)
+    assert name in {one.name for one in found.violations.values()}
+    assert not found.conflicts
+
+
+def test_value_that_equals_the_old_one_is_written_all_the_same() -> None:
+    found = three(
+        lambda text: {"mixed": (True,) if text == "y" else ()},
+        lambda text: {"mixed": (1,)},
+        lambda c: c.mixed[0] is True,
+    )
+    assert not found.violations
+
+
+def test_memory_of_a_property_tells_runs_apart_by_all_that_it_holds() -> None:
+    def step(first: SecretStr | None, x: Any) -> tuple[SecretStr | None, bool]:
+        if first is None and isinstance(x.answer, ModelReplied):
+            first = SecretStr(x.answer.text)
+        return first, x.kind == "ended" and first is not None and first.get_secret_value() == "no"
+
+    found = explored(small(), Property("the first reply is no no", step))
+    assert [one.name for one in found.violations.values()] == ["the first reply is no no"]

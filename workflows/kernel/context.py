@@ -11,9 +11,10 @@ A difference is JSON, one key saying what it is:
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Self, get_origin
+from typing import Any, Self, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -36,6 +37,7 @@ __all__ = [
     "whole",
 ]
 
+Some = TypeVar("Some", bound="Context")
 Patch = Mapping[str, Any]
 """Field -> new value."""
 
@@ -72,7 +74,7 @@ class Context(BaseModel):
 
     def after(self, patch: Patch) -> Self:
         """The context as this patch would leave it; nothing is validated or kept."""
-        return self.model_copy(update={name: _new_value(self, name, value) for name, value in patch.items()})
+        return _copied(self, {name: _new_value(self, name, value) for name, value in patch.items()})
 
 
 def _new_value(context: Context, name: str, value: Any) -> Any:
@@ -164,7 +166,16 @@ def patched(context: Context, patch: Patch) -> Context:
             raise Misfit(f"{name}: it cannot be written as JSON: {error}") from error
         except ValueError as error:
             raise Misfit(str(error)) from error
-    return context.model_copy(update=values)
+    return _copied(context, values)
+
+
+def _copied(context: Some, values: dict[str, Any]) -> Some:
+    """With these values, and without what it keeps beside its fields (`cached_property`), which was made of
+    the old ones."""
+    copy = context.model_copy(update=values)
+    for name in copy.__dict__.keys() - type(copy).model_fields.keys():
+        del copy.__dict__[name]
+    return copy
 
 
 class Misfit(ValueError):
@@ -174,7 +185,7 @@ class Misfit(ValueError):
 def _validated(name: str, adapter: TypeAdapter[Any], by_item: bool, old: Any, new: Any) -> Any:
     if new is old:
         return old
-    if by_item and isinstance(new, tuple) and isinstance(old, tuple) and old and new[: len(old)] == old:
+    if by_item and isinstance(new, tuple) and isinstance(old, tuple) and old and _begins(new, old):
         return (*old, *_fitting(name, adapter, new[len(old) :]))
     if by_item and isinstance(new, dict) and isinstance(old, dict) and old:
         changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
@@ -183,6 +194,11 @@ def _validated(name: str, adapter: TypeAdapter[Any], by_item: bool, old: Any, ne
             if valid.keys() == changed.keys():
                 return ReadOnlyDict({**new, **valid}, _named(name))
     return _fitting(name, adapter, new)
+
+
+def _begins(new: tuple[Any, ...], old: tuple[Any, ...]) -> bool:
+    """With the very items of the old one: `True` equals `1`, but is another value."""
+    return len(new) >= len(old) and all(map(operator.is_, new, old))
 
 
 def _fitting(name: str, adapter: TypeAdapter[Any], value: Any) -> Any:

@@ -16,8 +16,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -459,7 +464,7 @@ class _Exploration:
         needed = sorted(self.needs.of.get(s.state, set()) if self.merge else everything)
         parts = [s.state, *(self._value(fact, s) for fact in needed)]
         parts += [f"{moment.asked}={self.prints.of(moment.answer)}" for moment in s.moments]
-        parts.append(repr(memories))
+        parts.append(self.prints.text(memories))
         return hashlib.blake2b("\x00".join(parts).encode(errors="surrogatepass"), digest_size=16).digest()
 
     def _value(self, fact: str, s: Snapshot) -> str:
@@ -563,34 +568,71 @@ def _said_since(snapshot: Snapshot, said: int) -> frozenset[str]:
     return frozenset({"run.reply", "run.tail"} if heard else ())
 
 
+LEAVES = frozenset({
+    str, int, float, bool, complex, type(None), bytes, Decimal, date, datetime, time, timedelta, UUID,
+})  # fmt: skip
+"""Types whose `repr` shows all that they hold."""
+
+
 class _Prints:
-    """Values as text that is equal only where they are: types, and all that they hold."""
+    """Values as text that is equal only where they are: types, and all that they hold. An object of a type
+    that is not known here is equal to itself alone."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, str]] = {}
+        self._alive: dict[int, Any] = {}
+        """What is told apart by its identity, so that no other object gets it."""
 
     def of(self, value: Any) -> str:
         """The text; values do not change, so it is made once for each object."""
         known = self._known.get(id(value))
         if known is None or known[0] is not value:
-            text = repr(_bare(value))
+            text = self.text(value)
             short = (
                 text if len(text) < 64 else hashlib.blake2b(text.encode(errors="surrogatepass")).hexdigest()
             )
             self._known[id(value)] = known = (value, short)
         return known[1]
 
+    def text(self, value: Any) -> str:
+        """The whole text, made now."""
+        return repr(self._bare(value))
 
-def _bare(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return (type(value).__qualname__, *((name, _bare(one)) for name, one in value.__dict__.items()))
-    if isinstance(value, Mapping):
-        return ("{}", *((repr(name), _bare(one)) for name, one in value.items()))
-    if isinstance(value, tuple | list):
-        return ("()", *(_bare(one) for one in value))
-    if isinstance(value, frozenset | set):
-        return ("set", *sorted(map(repr, map(_bare, value))))
-    names = getattr(type(value), "__dataclass_fields__", None)
-    if names is not None:
-        return (type(value).__qualname__, *((name, _bare(getattr(value, name))) for name in names))
-    return value
+    def _bare(self, value: Any) -> Any:
+        if type(value) in LEAVES:
+            return value
+        if isinstance(value, Enum):
+            return (self._kind(value), value.name)
+        if isinstance(value, PurePath):
+            return (self._kind(value), str(value))
+        return (self._kind(value), *self._parts(value))
+
+    def _parts(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, BaseModel):
+            yield from self._of_model(value)
+        elif isinstance(value, Mapping):
+            yield from ((self._bare(name), self._bare(one)) for name, one in value.items())
+        elif isinstance(value, tuple | list):
+            yield from map(self._bare, value)
+        elif isinstance(value, frozenset | set):
+            yield from sorted(repr(self._bare(one)) for one in value)
+        elif is_dataclass(value) and not isinstance(value, type):
+            names = {one.name for one in fields(value)} | getattr(value, "__dict__", {}).keys()
+            yield from ((name, self._bare(getattr(value, name, None))) for name in sorted(names))
+        else:
+            self._alive[id(value)] = value
+            yield id(value)
+
+    def _of_model(self, value: BaseModel) -> Iterator[Any]:
+        """Its fields, what was given beside them, and what it keeps to itself."""
+        held = value.__dict__
+        yield from ((name, self._bare(held[name])) for name in type(value).model_fields if name in held)
+        for more in (value.__pydantic_extra__, value.__pydantic_private__):
+            if more:
+                yield self._bare(more)
+
+    def _kind(self, value: Any) -> Any:
+        """The type; two that are made in a function have one name."""
+        kind = type(value)
+        self._alive[id(kind)] = kind
+        return kind.__qualname__, id(kind)

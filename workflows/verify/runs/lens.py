@@ -12,8 +12,9 @@ the same throughout. A digest of the conversation equals no earlier one, as in a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from activities.contracts import Conversation, Message
 from workflows.kernel.context import Append, Context, Patch
@@ -44,9 +45,12 @@ class RecordingLens:
         self._kinds: dict[tuple[type[Context], str, str], Any] = {}
         self._readers: dict[tuple[str, str], Read] = {}
         self._digests = count(1)
+        self._written: type[Context] | None = None
+        """The class whose fields are written."""
 
     def context(self, context: Context, state: str, *, ends: bool = False) -> Context:
         """The same context; what is read of it is noted."""
+        self._written = type(context)
         shown: Context = _stand_in(context, self.kind(type(context), state, "ended" if ends else "read"))
         return shown
 
@@ -57,8 +61,13 @@ class RecordingLens:
         return shown
 
     def wrote(self, patch: Patch, state: str) -> None:
-        """Fields that are overwritten; what is appended to a field leaves it as it was."""
-        fields = frozenset(name for name, value in patch.items() if not isinstance(value, Append))
+        """Fields that are overwritten; what is appended to a field leaves it as it was. Whether the field
+        takes it can depend on what it holds, as in a tuple with a largest length: then it counts as read."""
+        appended = {name for name, value in patch.items() if isinstance(value, Append)}
+        plain = _plain_tuples(self._written) if self._written else frozenset()
+        for name in sorted(appended - plain):
+            self.reader(state)(name)
+        fields = frozenset(patch.keys() - appended)
         self.happened.append(("wrote", state, fields))
 
     def dropped(self, state: str) -> None:
@@ -78,13 +87,27 @@ class RecordingLens:
         return self._readers[state, word]
 
 
+@cache
+def _plain_tuples(kind: type[Context]) -> frozenset[str]:
+    """Fields that take any number of items, each by itself."""
+    plain = set()
+    for name, field in kind.model_fields.items():
+        annotation = field.rebuild_annotation()
+        if get_origin(annotation) is tuple and get_args(annotation)[1:] == (Ellipsis,):
+            plain.add(name)
+    return frozenset(plain)
+
+
 # -- the context --------------------
 
 
 def _stand_in(context: Any, kind: Any) -> Any:
-    """It shares the values with the context, so that it costs nothing to make."""
+    """It shares the values of the fields with the context. What else an instance keeps, such as a
+    `cached_property`, is made anew, so that its reads are noted."""
     made = object.__new__(kind)
-    for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+    held = object.__getattribute__(context, "__dict__")
+    object.__setattr__(made, "__dict__", {name: held[name] for name in kind.model_fields if name in held})
+    for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
         object.__setattr__(made, name, object.__getattribute__(context, name))
     return made
 
