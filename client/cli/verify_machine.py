@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from client.agents.agentfile import Choice
 from client.agents.catalog import Catalog
 from client.cli import render
 from client.cli.options import CommonOptions, Json
@@ -55,21 +56,22 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
     (docs/verification.md). Each counterexample is played by the engine first. Exit code 0: nothing is
     violated; 1: something is.
     """
-    from client.proof.machine import verify
+    from client.proof.machine import declared_tools, scenarios_of, verify
     from workflows.verify.runs.moments import PropertyBug
 
     settings = common.worker_settings(Allowed())
     code = 0
     for one in _machines(which, common):
-        catalog = Catalog.load(settings)
-        chosen = [each for each in one.scenarios if each.name in scenario] if scenario else []
-        if scenario and not chosen:
-            names = ", ".join(each.name for each in one.scenarios) or "none"
-            raise UsageError(f"{one.name} has no scenario {', '.join(scenario)}; it has: {names}")
+        tools = (*Catalog.load(settings).tools, *(declared_tools(which) if which.endswith(".py") else ()))
+        found = scenarios_of(one)
+        chosen = [each for each in found if not scenario or each.name in scenario]
+        if not chosen:
+            names = ", ".join(each.name for each in found)
+            raise UsageError(f"{one.name} has no scenario {', '.join(scenario or [])}; it has: {names}")
         with render.notes().status(f"{one.name}") as status:
             try:
                 report = await asyncio.to_thread(
-                    verify, one, scenarios=chosen, tools=catalog.tools, seconds=seconds,
+                    verify, one, scenarios=chosen, tools=tools, seconds=seconds,
                     progress=lambda name, found: status.update(
                         f"{name}: {found.answers:,} answers, depth {found.depth}"
                     ),
@@ -94,7 +96,22 @@ def _machines(which: str, common: CommonOptions) -> tuple[Machine, ...]:
 
     if which.endswith(".py"):
         return declared_machines(which)
+    if which.endswith((".yaml", ".yml")):
+        raise UsageError(_no_machine(which))
     return (Catalog.load(common.worker_settings(Allowed())).machine(which, None),)
+
+
+def _no_machine(which: str) -> str:
+    """Where the machine of an agent is. Raises UsageError."""
+    from workflows import registry
+
+    agent, _ = Choice(agent=which).finish()
+    shipped = {one.name for one in registry.shipped()}
+    where = agent.machine if agent.machine in shipped else " or ".join(agent.modules)
+    return (
+        f"{which} is an agent file; its machine is {agent.machine}: `ratchet verify machine {where}`. What "
+        f"the agent may do: `ratchet verify agent {which}`"
+    )
 
 
 def _written(report: MachineReport, folder: Path) -> dict[str, Path]:
@@ -119,6 +136,7 @@ def _facts(report: MachineReport, files: dict[str, Path]) -> dict[str, Any]:
         "complete": report.complete,
         "code": [asdict(one) for one in report.findings],
         "properties": [one.name for one in report.machine.properties],
+        "untaken": [list(row) for row in report.never_taken],
         "scenarios": [_scenario_facts(one) for one in report.scenarios],
         "violations": list(_violation_facts(report, files)),
     }
@@ -128,6 +146,12 @@ def _scenario_facts(one: ScenarioReport) -> dict[str, Any]:
     found = one.explored
     return {
         "name": one.scenario.name,
+        "goal": one.scenario.goal,
+        "options": dict(one.scenario.options),
+        "without": sorted(one.scenario.without),
+        "tried": {asked: list(answers) for asked, answers in one.tried.items()},
+        "unfit": list(one.unfit),
+        "unused": list(one.unused),
         "complete": found.complete,
         "states": found.states,
         "answers": found.answers,

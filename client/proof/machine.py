@@ -7,33 +7,44 @@ assert report.ok, report.text
 from __future__ import annotations
 
 import asyncio
+import difflib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
 
 from activities.contracts import CallTools, JsonObject, ToolSpec
 from activities.extensions import ExtensionError, declared, load_modules
+from activities.tools import Tool
 from client.cassette.counterexample import NotConfirmed, confirmed
 from client.errors import UsageError
 from client.runs.words import counted
 from client.server.workerconfig import register_modules
+from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Machine, RunInput
-from workflows.kernel.properties import Scenario
+from workflows.kernel.properties import Property, Scenario
 from workflows.kernel.snapshot import Program
+from workflows.kernel.transition import start
 from workflows.registry import extensions as loaded_extensions
 from workflows.registry import made_of
 from workflows.verify.code.declared import Finding, findings
-from workflows.verify.runs.domain import LEFT_OUT, Domain, open_tool
+from workflows.verify.runs.domain import LEFT_OUT, WITHOUT, Domain, open_tool
 from workflows.verify.runs.explore import Explored, Violation, explore
 from workflows.verify.runs.moments import BUILT_IN
 
 if TYPE_CHECKING:
     from client.cassette.file import Cassette
 
-__all__ = ["Counterexample", "MachineReport", "ScenarioReport", "declared_machines", "verify"]
+__all__ = [
+    "Counterexample", "MachineReport", "ScenarioReport", "declared_machines", "declared_tools",
+    "scenarios_of", "verify",
+]  # fmt: skip
 
 SECONDS = 60.0
 """How long one scenario is explored, in seconds."""
@@ -53,6 +64,10 @@ STAND_INS = (
 """Tools for a machine that takes any, in a scenario that brings none."""
 ANSWER_CHARS = 400
 """Characters of an answer in a report."""
+DOMAIN_CHARS = 108
+"""Characters of a line of the domain in a report."""
+SETTINGS = 12
+"""Scenarios that are made of a machine's options, beside the default ones."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +110,12 @@ class ScenarioReport:
     """Rows of the table that no run of the domain takes: (state, event, state)."""
     made_up: tuple[str, ...]
     """Tools of which only the name is known."""
+    tried: Mapping[str, tuple[str, ...]]
+    """What was asked -> the answers that were tried, in words."""
+    unfit: tuple[str, ...]
+    """Where a form takes none of the values that were tried."""
+    unused: tuple[str, ...]
+    """What the scenario brings and nothing has asked for."""
 
     @property
     def lines(self) -> Iterator[str]:
@@ -108,12 +129,27 @@ class ScenarioReport:
             yield f"scenario {self.scenario.name}: not complete: depth {found.depth}, {size}; {waiting}"
         ends = ", ".join(f"{reason} {times:,}" for reason, times in found.ends.most_common())
         yield f"  ends     {ends or 'none'}"
-        for source, event, target in self.never_taken:
-            yield f"  untaken  {source} --{event}--> {target}"
+        yield from (f"  unfit    {one}: bring some by `words` or `outputs`" for one in self.unfit)
+        if self.unused:
+            yield f"  never used: {', '.join(self.unused)}"
         if still := sorted({STILL[one] for one in found.still}):
             yield f"  still    it reads {' and '.join(still)}, which do not move here"
         if self.made_up:
             yield f"  open     {', '.join(self.made_up)}: only the name is known, any arguments, `unsafe`"
+
+    @property
+    def domain(self) -> Iterator[str]:
+        """In which setting it was explored, and what was tried; each is cut to a line."""
+        one = self.scenario
+        yield f"  scenario {one.name}: goal {one.goal!r}"
+        if one.options:
+            yield _line(
+                f"    options {', '.join(f'{name}={value!r}' for name, value in one.options.items())}"
+            )
+        if one.without:
+            yield _line(f"    without {', '.join(sorted(one.without))}")
+        for asked, answers in self.tried.items():
+            yield _line(f"    {asked}: {counted(len(answers), 'answer')}: {_joined(answers)}")
 
 
 @dataclass(frozen=True)
@@ -151,6 +187,12 @@ class MachineReport:
         return any(one.certainty == "unknown" for one in self.findings)
 
     @property
+    def never_taken(self) -> tuple[tuple[str, str, str], ...]:
+        """Rows of the table that no run of any scenario takes: (state, event, state)."""
+        missed = Counter(row for one in self.scenarios for row in one.never_taken)
+        return tuple(sorted(row for row, times in missed.items() if times == len(self.scenarios)))
+
+    @property
     def text(self) -> str:
         """The whole report."""
         return "\n".join(self._lines())
@@ -160,6 +202,8 @@ class MachineReport:
         yield from self._code_lines()
         for one in self.scenarios:
             yield from one.lines
+        for source, event, target in self.never_taken:
+            yield f"  untaken  {source} --{event}--> {target}"
         for found in self.counterexamples:
             yield ""
             yield from found.lines
@@ -167,14 +211,18 @@ class MachineReport:
         held = [one.name for one in self.machine.properties if not self._is_violated(one.name)]
         built_in = [text for name, text in BUILT_IN.items() if not self._is_violated(name)]
         if held or built_in:
-            proven = "proven" if self.complete else "not violated as far as it was explored,"
-            yield f"{proven} for every reply, result, failure and decision of the domain below:"
+            yield (
+                "held in every run of these scenarios, in the domain below:"
+                if self.complete
+                else "not violated as far as these scenarios were explored, in the domain below:"
+            )
             yield from (f"  {name}" for name in held)
             yield from (f"  built in: {text}" for text in built_in)
         yield ""
         yield "domain"
-        yield "  every failure of each effect, each decision of a person; replies and outputs from forms,"
-        yield "  schemas of tools and scenarios. Left out:"
+        for one in self.scenarios:
+            yield from one.domain
+        yield "  left out:"
         yield from (f"  - {text}" for text in LEFT_OUT)
 
     def _code_lines(self) -> Iterator[str]:
@@ -211,11 +259,14 @@ def verify(
             arguments and any end are tried.
         extensions: rules, policies and hooks that options may name; default: those that are loaded.
 
-    Raises PropertyBug, and ValueError for options that do not fit the machine, or a file without one.
+    Raises PropertyBug, and ValueError for a scenario or a property that does not fit the machine, or a file
+    without one.
     """
     if not isinstance(machine, Machine):
+        tools = (*tools, *declared_tools(machine))
         (machine,) = declared_machines(machine)
-    wanted = tuple(scenarios or machine.scenarios or _derived(machine))
+    _check_properties(machine)
+    wanted = tuple(scenarios or scenarios_of(machine))
     found = extensions if extensions is not None else loaded_extensions()
     reports = tuple(_explored(machine, one, tools, found, seconds, progress) for one in wanted)
     return MachineReport(machine, reports, findings(machine))
@@ -235,6 +286,20 @@ def declared_machines(file: str | Path) -> tuple[Machine, ...]:
     return found
 
 
+def declared_tools(file: str | Path) -> tuple[ToolSpec, ...]:
+    """The tools that a machine's file declares beside it. Raises UsageError."""
+    try:
+        found = [one for one, _ in declared(load_modules([str(file)]), "TOOL")]
+    except ExtensionError as error:
+        raise UsageError(str(error)) from error
+    return tuple(one.spec() for one in found if isinstance(one, Tool))
+
+
+def scenarios_of(machine: Machine) -> tuple[Scenario, ...]:
+    """Those that its author has written, else those that its options make: the defaults, and small ones."""
+    return tuple(machine.scenarios) or _derived(machine)
+
+
 def _explored(  # as `verify` is asked, for one scenario
     machine: Machine,
     scenario: Scenario,
@@ -243,15 +308,17 @@ def _explored(  # as `verify` is asked, for one scenario
     seconds: float,
     progress: Callable[[str, Explored], None],
 ) -> ScenarioReport:
-    machine = made_of(machine, scenario.options)
+    _check_scenario(scenario)
+    machine = _made(machine, scenario)
     scenario, made_up = _with_tools(machine, scenario, tools)
     extensions = _with(scenario.extensions, extensions)
     given = RunInput(
         goal=scenario.goal, tools=tuple(scenario.tools), depth=scenario.depth, values=scenario.values
     )
     program = Program(machine, given, options=scenario.options, extensions=extensions)
+    domain = Domain(scenario, {spec.name: spec for spec in scenario.tools})
     explored = explore(
-        program, Domain(scenario, {spec.name: spec for spec in scenario.tools}), machine.properties,
+        program, domain, machine.properties,
         seconds=seconds, clock=time.perf_counter, progress=lambda found: progress(scenario.name, found),
     )  # fmt: skip
     rows = {
@@ -267,7 +334,60 @@ def _explored(  # as `verify` is asked, for one scenario
         ),
         never_taken=tuple(sorted(rows - explored.arrows)),
         made_up=made_up,
+        tried={asked: tuple(answers) for asked, answers in domain.tried.items()},
+        unfit=tuple(domain.unfit),
+        unused=tuple(domain.unused),
     )
+
+
+# -- what an author may have written wrongly --------------------
+
+
+def _check_properties(machine: Machine) -> None:
+    for number, one in enumerate(machine.properties):
+        if not isinstance(one, Property):
+            raise ValueError(
+                f"{machine.name}: properties[{number}] is {one!r}, and no property; write never(name, when), "
+                "or another form of `ratchet.verify`"
+            )
+    names = Counter(one.name for one in machine.properties)
+    if twice := [name for name, times in names.items() if times > 1]:
+        raise ValueError(f"{machine.name}: two properties have the name {twice[0]!r}; give each its own")
+
+
+def _check_scenario(scenario: Scenario) -> None:
+    """Raises ValueError for what no domain knows, and for a text in place of a list of texts."""
+    who = f"scenario {scenario.name!r}"
+    for name in sorted(scenario.without - WITHOUT):
+        close = difflib.get_close_matches(name, WITHOUT, 1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"{who}: without: no answer is called {name!r}; {hint}there are: {_listed(WITHOUT)}")
+    replies = scenario.replies if isinstance(scenario.replies, Mapping) else {"": scenario.replies}
+    for part, given in (("outputs", scenario.outputs), ("words", scenario.words), ("replies", replies)):
+        for name, several in given.items():
+            if isinstance(several, str):
+                where = f"{part}[{name!r}]" if name else part
+                raise ValueError(f"{who}: {where} is a text; write a list: [{several!r}]")
+
+
+def _made(machine: Machine, scenario: Scenario) -> Machine:
+    """The machine as the scenario's options make it. Raises ValueError."""
+    who = f"scenario {scenario.name!r}: options"
+    try:
+        made = made_of(machine, scenario.options)
+        made.read_options(scenario.options)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)
+        )
+        raise ValueError(f"{who}: {faults}") from error
+    except ValueError as error:
+        raise ValueError(f"{who}: {error}") from error
+    return made
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _with(own: Extensions | None, loaded: Extensions) -> Extensions:
@@ -282,18 +402,54 @@ def _with(own: Extensions | None, loaded: Extensions) -> Extensions:
 
 
 def _derived(machine: Machine) -> tuple[Scenario, ...]:
-    """The default options, and small ones: every number that has a least value at that."""
-    least = {
-        name: next(one.ge for one in field.metadata if getattr(one, "ge", None) is not None)
-        for name, field in machine.options.model_fields.items()
-        if any(getattr(one, "ge", None) is not None for one in field.metadata)
-    }
-    try:
-        machine.read_options(least)
-    except ValueError:
-        least = {}
+    """The default options; small ones, with every number at its least value; and these with each other choice
+    of an option that names its choices. Options with which no run begins are left out."""
+    fields = {name: one for name, one in machine.options.model_fields.items() if name != "max_transitions"}
+    least = {name: value for name, one in fields.items() if (value := _least(one)) is not None}
     small = (Scenario(name="small", options=least),) if least else ()
-    return (Scenario(), *small)
+    varied = [
+        Scenario(name=f"{name}={value}", options={**least, name: value})
+        for name, one in fields.items()
+        for value in _choices(one)
+    ]
+    found = tuple(one for one in (Scenario(), *small, *varied[:SETTINGS]) if _begins(machine, one))
+    return found or (Scenario(),)
+
+
+def _least(field: Any) -> Any:
+    """The least value that a number may have; None: it has none."""
+    for one in field.metadata:
+        if getattr(one, "ge", None) is not None:
+            return one.ge
+        if getattr(one, "gt", None) is not None and field.annotation is int:
+            return one.gt + 1
+    return None
+
+
+def _choices(field: Any) -> list[Any]:
+    """The named values that the option may have, but for its default."""
+    kind, named = field.annotation, list[Any]()
+    if kind is bool:
+        named = [False, True]
+    elif get_origin(kind) is Literal:
+        named = list(get_args(kind))
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        named = [one.value for one in kind]
+    default = field.get_default(call_default_factory=True, validated_data={})
+    return [one for one in named if one != getattr(default, "value", default)]
+
+
+def _begins(machine: Machine, scenario: Scenario) -> bool:
+    """A run with these options can begin. What its functions raise otherwise is found by exploring."""
+    try:
+        made = _made(machine, scenario)
+        given = RunInput(goal=scenario.goal, tools=tuple(_with_tools(made, scenario, ())[0].tools))
+        start(Program(made, given, options=scenario.options), now=0.0, ledger=Ledger())
+    except ValueError:
+        return False
+    except Exception:  # noqa: BLE001  # the exploration says what is wrong, and where
+        return True
+    return True
 
 
 def _with_tools(
@@ -302,7 +458,16 @@ def _with_tools(
     """The scenario with a spec for every tool that a state names."""
     specs = {spec.name: spec for spec in scenario.tools}
     known = {spec.name: spec for spec in tools}
-    named = sorted({name for one in machine.states for name in one.tools or ()} - specs.keys())
+    used = {name for one in machine.states for name in one.tools or ()}
+    takes_any = any(CallTools in one.asks and one.tools is None for one in machine.states)
+    stand_ins = {one.name for one in STAND_INS} if takes_any and not specs and not used else set()
+    if unknown := sorted(scenario.outputs.keys() - specs.keys() - used - stand_ins):
+        if not takes_any:
+            there = _listed(frozenset({*specs, *used})) or "none"
+            who = f"scenario {scenario.name!r}: outputs"
+            raise ValueError(f"{who}: no state calls a tool {unknown[0]!r}; there are: {there}")
+        used |= scenario.outputs.keys()
+    named = sorted(used - specs.keys())
     made_up = tuple(name for name in named if name not in known)
     specs |= {name: known.get(name) or open_tool(name) for name in named}
     if not specs and any(CallTools in one.asks for one in machine.states):
@@ -325,3 +490,12 @@ def _counterexample(
 def _cut(text: str) -> str:
     left = len(text) - ANSWER_CHARS
     return text if left <= 0 else f"{text[:ANSWER_CHARS]} [... {counted(left, 'character')}]"
+
+
+def _joined(answers: Sequence[str]) -> str:
+    return ", ".join(answer or "''" for answer in answers)
+
+
+def _line(text: str) -> str:
+    text = " ".join(text.split("\n"))
+    return text if len(text) <= DOMAIN_CHARS else f"{text[: DOMAIN_CHARS - 4]} ..."

@@ -17,6 +17,7 @@ from activities.contracts import (
     AskModel,
     AskPerson,
     CallTools,
+    EffectFailed,
     Message,
     ModelReplied,
     Together,
@@ -538,3 +539,60 @@ def test_memory_of_a_property_tells_runs_apart_by_all_that_it_holds() -> None:
 
     found = explored(small(), Property("the first reply is no no", step))
     assert [one.name for one in found.violations.values()] == ["the first reply is no no"]
+
+
+# -- the domain --------------------
+
+
+def question(**more: Any) -> AskModel:
+    return AskModel(label="q", say=(Message(role="user", content="?"),), **more)
+
+
+def test_reply_that_reads_like_a_failure_is_tried_beside_it() -> None:
+    scenario = Scenario(replies=("transient", "x: timeout"), without=frozenset({"timeout"}))
+    answers = [one.answer for one in Domain(scenario, {}).answers(question())]
+    assert {"transient", "x: timeout"} <= {one.text for one in answers if isinstance(one, ModelReplied)}
+    assert "transient" in {one.error for one in answers if isinstance(one, EffectFailed)}
+
+
+def test_call_may_end_by_each_error() -> None:
+    effect = CallTools(calls=(ToolCall(id="1", tool="pay"),))
+    answers = [one.answer for one in Domain(Scenario(), {}).answers(effect)]
+    errors = {one.results[0].error for one in answers if not isinstance(one, EffectFailed)}
+    assert errors == {None, "failed", "transient", "timeout", "rejected", "expired", "unknown_outcome"}
+
+
+def test_effects_side_by_side_get_answers_of_their_own() -> None:
+    call = CallTools(calls=(ToolCall(id="1", tool="pay"),))
+    tried = Domain(Scenario(), {}).answers(Together(effects=(question(beside=True), call)))
+    rows = [one.answer.answers for one in tried]
+    assert all(isinstance(one, ModelReplied | EffectFailed) for one, _ in rows)
+    assert any(isinstance(first, ModelReplied) and isinstance(other, EffectFailed) for first, other in rows)
+    assert any(
+        isinstance(first, EffectFailed) and not isinstance(other, EffectFailed) for first, other in rows
+    )
+
+
+def test_offered_tool_is_called_with_each_of_its_choices() -> None:
+    kinds = list("abcdefgh")
+    spec = ToolSpec(
+        name="look", description="", effect="read",
+        parameters={"type": "object", "properties": {"kind": {"enum": kinds}}, "required": ["kind"]},
+    )  # fmt: skip
+    tried = Domain(Scenario(), {"look": spec}).answers(question(offer=("look",)))
+    called = {one.answer.tool_calls[0].arguments for one in tried if getattr(one.answer, "tool_calls", ())}
+    assert {f'{{"kind": "{kind}"}}' for kind in kinds} <= called
+
+
+class Coded(BaseModel):
+    code: str = Field(pattern=r"^[A-Z]{3}$")
+
+
+def test_form_that_takes_no_reply_is_named() -> None:
+    domain = Domain(Scenario(), {})
+    domain.answers(question(form=Coded))
+    assert list(domain.unfit) == ["q: no reply fits the form"]
+    domain = Domain(Scenario(words={"code": ["ABC"], "cod": ["A"]}), {})
+    domain.answers(question(form=Coded))
+    assert not domain.unfit
+    assert list(domain.unused) == ["words for `cod`"]

@@ -7,13 +7,16 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 from activities.extensions import load_modules
 from client.cassette.file import read_cassette, write_cassette
 from client.cassette.playing import play
 from client.cli.app import execute
+from client.proof.machine import scenarios_of
 from ratchet.verify import MachineReport, Scenario, at_most, calls, verify
 from workflows.kernel.machine import Machine
 
@@ -41,7 +44,7 @@ def test_money_bug_is_found_from_the_form_of_the_reply_alone(report: MachineRepo
         'model: {"size": "small", "times": 2}', "pay -> found",
     ]  # fmt: skip
     assert "VIOLATED  one payment\n" in report.text
-    assert "proven for every reply" in report.text
+    assert "\nheld in every run of these scenarios, in the domain below:\n" in report.text
     assert "\n  a large sum needs a yes\n" in report.text
 
 
@@ -108,3 +111,98 @@ def test_difference_of_declaration_and_code_fails(machine: Machine) -> None:
     assert not report.ok
     assert "WRONG" in report.text
     assert f"{Path(DESK).name}:" in report.text
+
+
+# -- the domain that is printed, and what an author may have written wrongly --------------------
+
+
+def test_report_shows_what_was_tried(machine: Machine) -> None:
+    once = Scenario(
+        words={"times": [1], "time": [1]}, replies={"red*": ["?"]}, without=frozenset({"timeout"})
+    )
+    report = verify(machine, scenarios=[once])
+    assert "scenario default: goal 'find out'\n    without timeout\n    read: " in report.text
+    assert '{"size": "small", "times": 1}, {"size": "large", "times": 1}' in report.text
+    assert "never used: replies `red*`, words for `time`" in report.text
+
+
+@pytest.mark.parametrize(("scenario", "text"), [
+    ({"without": frozenset({"timeuot"})}, "without: no answer is called 'timeuot'; did you mean 'timeout'"),
+    ({"outputs": {"payy": ["1"]}}, "outputs: no state calls a tool 'payy'; there are: pay"),
+    ({"outputs": {"pay": "paid"}}, r"outputs\['pay'\] is a text; write a list: \['paid'\]"),
+    ({"words": {"times": "1"}}, ".* is a text; write a list"),
+    ({"options": {"rounds": 1}}, "options: rounds: Extra inputs are not permitted$"),
+])  # fmt: skip
+def test_scenario_that_does_not_fit_is_refused(machine: Machine, scenario: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=f"scenario 'mine': {text}"):
+        verify(machine, scenarios=[Scenario(name="mine", **scenario)])
+
+
+def test_properties_that_are_none_or_share_a_name_are_refused(machine: Machine) -> None:
+    wrong: Any = [lambda x: True]
+    with pytest.raises(ValueError, match=r"money_desk: properties\[0\] is <function .* and no property"):
+        verify(replace(machine, properties=wrong))
+    one = at_most("one payment", 1, calls("pay"))
+    with pytest.raises(ValueError, match="money_desk: two properties have the name 'one payment'"):
+        verify(replace(machine, properties=[one, one]))
+
+
+class Choices(BaseModel, frozen=True):
+    tries: int = Field(default=3, gt=0)
+    max_transitions: int = Field(default=50, ge=1)
+    fast: bool = False
+    way: Literal["short", "long"] = "long"
+
+
+def test_scenarios_are_derived_from_options(machine: Machine) -> None:
+    found = scenarios_of(replace(machine, options=Choices))
+    assert [(one.name, one.options) for one in found] == [
+        ("default", {}),
+        ("small", {"tries": 1}),
+        ("fast=True", {"tries": 1, "fast": True}),
+        ("way=short", {"tries": 1, "way": "short"}),
+    ]
+
+
+def test_derived_scenario_that_cannot_begin_is_left_out(machine: Machine) -> None:
+    def begin(given: Any, options: Choices) -> Any:
+        if options.fast:
+            raise ValueError("made of other options")
+        return machine.begin(given, options)
+
+    found = scenarios_of(replace(machine, options=Choices, begin=begin))
+    assert [one.name for one in found] == ["default", "small", "way=short"]
+
+
+TOOL = '''
+from ratchet import Tool
+
+
+class Sum(BaseModel):
+    """Pay."""
+
+    size: str
+
+
+TOOL = Tool(name="pay", params=Sum, run=lambda given: "paid", effect="unsafe")
+'''
+
+
+def test_command_takes_derived_scenarios_and_tools_beside_the_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "desk_with_tool.py"
+    file.write_text(Path(DESK).read_text().replace('"money_desk"', '"tool_desk"') + TOOL)
+    words = ["verify", "machine", str(file), "--scenario", "default", "--data-dir", str(tmp_path)]
+    assert execute(words) == 1
+    printed = capsys.readouterr().out
+    assert "scenario default: complete" in printed
+    assert "only the name is known" not in printed
+
+
+def test_command_names_the_machine_of_an_agent_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = "examples/agents/assistant.yaml"
+    assert execute(["verify", "machine", agent, "--data-dir", str(tmp_path)]) == 2
+    assert "is an agent file; its machine is" in " ".join(capsys.readouterr().err.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -117,3 +118,12 @@ def test_every_choice_of_a_schema_is_a_sample() -> None:
     assert {(one["kind"], one["sure"]) for one in found} == {(k, s) for k in "abc" for s in (False, True)}
     assert any("why" not in one for one in found)
     assert {one["why"] for one in found if "why" in one} == {"w"}
+
+
+def test_two_named_choices_are_varied_where_there_are_many() -> None:
+    names = [f"f{number}" for number in range(6)]
+    schema: Any = {"properties": {name: {"type": "boolean"} for name in names}, "required": names}
+    found = samples(schema, {})
+    assert len(found) < 64
+    for one, other in itertools.combinations(names, 2):
+        assert any(value[one] and value[other] for value in found)

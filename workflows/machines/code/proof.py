@@ -104,7 +104,7 @@ BLOCK = "```repl\nx = 1\n```"
 REPLIES = (BLOCK, "FINAL(42)", "FINAL_VAR(x)", f"{BLOCK}\nFINAL(42)")
 
 
-ALIKE = frozenset({"transient", "recoverable", "timeout", "expired", "rejected"})
+ALIKE = frozenset({"transient", "timeout", "expired", "rejected"})
 """Failures that this machine takes as it takes others."""
 
 

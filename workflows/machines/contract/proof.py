@@ -132,7 +132,7 @@ WORDS: Any = {
     "completion_summary": [""],
     "tool_call": [CALL],
 }
-ALIKE = frozenset({"timeout", "expired", "transient", "recoverable"})
+ALIKE = frozenset({"timeout", "expired", "transient"})
 """Failures that this machine takes as it takes others."""
 
 

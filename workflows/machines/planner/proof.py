@@ -138,7 +138,7 @@ SCENARIOS = (
         },
         tools=(LOOK, PAY),
         words=PLAN,
-        without=frozenset({"timeout", "transient", "recoverable"}),
+        without=frozenset({"timeout", "transient"}),
         extensions=HOOKS,
     ),
     Scenario(name="plan, enough is done", options={"max_iterations": 2, **ENOUGH}, tools=(PAY,), words=PLAN),

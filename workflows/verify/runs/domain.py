@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+from pydantic import JsonValue
 
 from activities.contracts import (
     MODEL_REFUSED,
@@ -42,17 +44,20 @@ from activities.contracts import (
 )
 from workflows.gate.arguments import arguments_for
 from workflows.kernel.properties import Scenario
-from workflows.verify.runs.samples import samples, schema_of
+from workflows.verify.runs.samples import fits, samples, schema_of
 
-__all__ = ["LEFT_OUT", "Domain", "Tried", "open_tool"]
+__all__ = ["LEFT_OUT", "WITHOUT", "Domain", "Tried", "open_tool"]
 
 LEFT_OUT = (
     "the clock stands still and calls cost nothing, so that no limit of time or money is reached",
     "no message, command or rollback comes from people; they decide what they are asked",
-    "of calls side by side all end alike, or the first by itself",
-    "a model's reply asks for at most one tool, or for two that are alike",
+    "of calls in one effect all end alike, or the first by itself; of effects side by side one differs",
+    "a model's reply asks for at most one tool, or for two that are alike; 12 sets of arguments each",
+    "a digest of the conversation equals no earlier one, also where nothing was said since",
 )
-"""What no domain has, for whoever reads `proven`."""
+"""What no domain has, for whoever reads what held."""
+CALLS = 12
+"""Sets of arguments with which an offered tool is called."""
 MODEL_FAILURES: Mapping[str, tuple[ErrorClass, str]] = {
     "transient": ("transient", "HTTP429"),
     "fatal": ("fatal", "HTTP401"),
@@ -60,7 +65,14 @@ MODEL_FAILURES: Mapping[str, tuple[ErrorClass, str]] = {
     "refuses": ("fatal", MODEL_REFUSED),
 }
 """In words -> class and type of the failure."""
-TOOL_ERRORS = ("failed", "timeout", "rejected", "expired")
+TOOL_ERRORS = ("failed", "transient", "timeout", "rejected", "expired")
+PLAIN_WORDS = {"'It is forty-two.'": "It is forty-two.", "''": ""}
+WITHOUT = frozenset({
+    *MODEL_FAILURES, *PLAIN_WORDS, "'It is', cut off", *TOOL_ERRORS, "unknown_outcome", "approve", "reject",
+    "resume", "abort", "answer", "unavailable", "the request fails", "42", "lost", "answers 42", "no answer",
+    "ends, prints 'out'", "NameError", "out of time",
+})  # fmt: skip
+"""What a scenario's `without` may name."""
 MAY_HAVE_ACTED = {"unsafe", "keyed"}
 """Effects of tools whose call may end with nobody knowing whether it acted."""
 
@@ -71,6 +83,8 @@ class Tried:
 
     text: str
     answer: Any
+    name: str = ""
+    """By which a scenario leaves it out; empty: it cannot."""
 
 
 def open_tool(name: str) -> ToolSpec:
@@ -79,11 +93,30 @@ def open_tool(name: str) -> ToolSpec:
     return ToolSpec(name=name, description="", parameters=schema, effect="unsafe")
 
 
+class _Words(dict[str, Sequence[JsonValue]]):
+    """A scenario's words; it knows which were looked up."""
+
+    def __init__(self, words: Mapping[str, Sequence[JsonValue]]) -> None:
+        super().__init__(words)
+        self.used: set[str] = set()
+
+    def __getitem__(self, name: str) -> Sequence[JsonValue]:
+        self.used.add(name)
+        return super().__getitem__(name)
+
+
 class Domain:
     """The answers to each effect of a machine in one scenario."""
 
     def __init__(self, scenario: Scenario, tools: Mapping[str, ToolSpec]) -> None:
         self.scenario, self.tools = scenario, tools
+        self.tried: dict[str, dict[str, None]] = {}
+        """What was asked -> the answers, in words."""
+        self.unfit: dict[str, None] = {}
+        """Where a form takes none of the values that are tried."""
+        self._words = _Words(scenario.words)
+        self._labels: set[str] = set()
+        self._called: set[str] = set()
         self._known: dict[Any, tuple[Effect[Any], tuple[Tried, ...]]] = {}
         """With the effect, so that its forms live on and keep their identity."""
 
@@ -91,10 +124,25 @@ class Domain:
         """What is tried for this effect; the same objects for the same effect."""
         key = (effect.model_dump_json(), _forms(effect))
         if key not in self._known:
-            found = {one.text: one for one in self._of(effect)}.values()
-            kept = (one for one in found if one.text.rsplit(": ", 1)[-1] not in self.scenario.without)
-            self._known[key] = effect, tuple(kept)
+            found: dict[Any, Tried] = {}
+            for one in self._of(effect):
+                if one.name not in self.scenario.without:
+                    found.setdefault((type(one.answer), one.answer.model_dump_json()), one)
+            self._known[key] = effect, tuple(found.values())
+            asked, prefix = _asked(effect)
+            texts = (one.text.removeprefix(prefix).removeprefix(" -> ") for one in found.values())
+            self.tried.setdefault(asked, {}).update(dict.fromkeys(text.lstrip(":, ") for text in texts))
         return self._known[key][1]
+
+    @property
+    def unused(self) -> Iterator[str]:
+        """What the scenario brings and nothing has asked for, as far as it was explored."""
+        replies = self.scenario.replies
+        for pattern in replies if isinstance(replies, Mapping) else ():
+            if not any(fnmatchcase(label, pattern) for label in self._labels):
+                yield f"replies `{pattern}`"
+        yield from (f"outputs of `{tool}`" for tool in self.scenario.outputs if tool not in self._called)
+        yield from (f"words for `{name}`" for name in self._words if name not in self._words.used)
 
     def _of(self, effect: Effect[Any]) -> Iterator[Tried]:
         tried: dict[type[Any], Callable[[Any], Iterator[Tried]]] = {
@@ -109,28 +157,48 @@ class Domain:
         yield from tried[type(effect)](effect)
 
     def _side_by_side(self, effect: Together) -> Iterator[Tried]:
-        for one in self._of(effect.effects[0]):
-            yield Tried(f"all {one.text}", Answers(answers=(one.answer,) * len(effect.effects)))
+        """All members alike, by the position among what is tried for each; then one by itself."""
+        each = [self.answers(one) for one in effect.effects]
+        if not all(each):
+            return
+        for at in range(max(map(len, each))):
+            row = [tried[min(at, len(tried) - 1)] for tried in each]
+            alike = len({one.text for one in row}) == 1
+            text = f"all {row[0].text}" if alike else "; ".join(one.text for one in row)
+            yield Tried(text, Answers(answers=tuple(one.answer for one in row)))
+        first = [tried[0].answer for tried in each]
+        for at, tried in enumerate(each):
+            for one in tried[1:]:
+                answers = (*first[:at], one.answer, *first[at + 1 :])
+                yield Tried(f"only {at + 1}: {one.text}", Answers(answers=answers))
 
     # -- models --------------------
 
     def _replies(self, effect: AskModel) -> Iterator[Tried]:
         form = effect.form if effect.form is not None else effect.response_schema
         if form is not None:
-            for value in samples(schema_of(form), self.scenario.words):
-                text = json.dumps(value, ensure_ascii=False)
+            for text in self._read_by(form, f"{_asked(effect)[0]}: no reply"):
                 yield Tried(f"model: {text}", ModelReplied(text=text))
         for reply in self._given(effect.label):
             yield _replied(reply)
         if effect.offer and effect.tool_choice != "none":
             yield from self._native_calls(effect)
-        for text in ("It is forty-two.", ""):
-            yield Tried(f"model: {text!r}", ModelReplied(text=text))
-        yield Tried("model: 'It is', cut off", ModelReplied(text="It is", finish_reason="length"))
-        for text, (error, kind) in MODEL_FAILURES.items():
-            yield Tried(f"model: {text}", EffectFailed(error=error, type=kind, message="no reply"))
+        for name, text in PLAIN_WORDS.items():
+            yield Tried(f"model: {name}", ModelReplied(text=text), name)
+        cut = "'It is', cut off"
+        yield Tried(f"model: {cut}", ModelReplied(text="It is", finish_reason="length"), cut)
+        for name, (error, kind) in MODEL_FAILURES.items():
+            yield Tried(f"model: {name}", EffectFailed(error=error, type=kind, message="no reply"), name)
+
+    def _read_by(self, form: Any, what: str) -> list[str]:
+        """Values of a form, as JSON; `what` is noted if it takes none of them."""
+        values = samples(schema_of(form), self._words)
+        if not any(fits(form, value) for value in values):
+            self.unfit[f"{what} fits the form"] = None
+        return [json.dumps(value, ensure_ascii=False) for value in values]
 
     def _given(self, label: str) -> Iterator[Any]:
+        self._labels.add(label)
         replies = self.scenario.replies
         if not isinstance(replies, Mapping):
             yield from replies
@@ -153,8 +221,10 @@ class Domain:
 
     def _calls_of(self, name: str) -> list[NativeCall]:
         spec = self.tools.get(name) or open_tool(name)
-        found = [one for one in samples(spec.parameters, self.scenario.words) if isinstance(one, dict)]
-        return [NativeCall(id="c0", name=name, arguments=json.dumps(one)) for one in found[:4]]
+        found = [one for one in samples(spec.parameters, self._words) if isinstance(one, dict)]
+        if all(isinstance(arguments_for(spec, one), str) for one in found):
+            self.unfit[f"{name}: no arguments fit its schema"] = None
+        return [NativeCall(id="c0", name=name, arguments=json.dumps(one)) for one in found[:CALLS]]
 
     # -- tools --------------------
 
@@ -162,18 +232,17 @@ class Domain:
         """All calls end alike, or the first by itself and the others well."""
         good = [self._result(call, self._outputs(call)[0], None) for call in effect.calls]
         for text, ends in self._ends(effect.calls[0]):
-            results = tuple(self._checked(call, *ends) for call in effect.calls)
-            yield Tried(f"{_names(effect)}{text}", ToolsReturned(results=results))
+            results, name = tuple(self._checked(call, *ends) for call in effect.calls), ends[1] or ""
+            yield Tried(f"{_names(effect)}{text}", ToolsReturned(results=results), name)
             if len(effect.calls) > 1:
-                yield Tried(
-                    f"{effect.calls[0].tool} alone{text}", ToolsReturned(results=(results[0], *good[1:]))
-                )
+                alone = ToolsReturned(results=(results[0], *good[1:]))
+                yield Tried(f"{effect.calls[0].tool} alone{text}", alone, name)
         errors = ["transient", "fatal"]
         if any(self._spec(call).effect in MAY_HAVE_ACTED for call in effect.calls):
             errors.append("unknown_outcome")
         for error in errors:
             failed = EffectFailed(error=error, type="Activity", message="the call failed")
-            yield Tried(f"{_names(effect)}, the activity: {error}", failed)
+            yield Tried(f"{_names(effect)}, the activity: {error}", failed, error)
 
     def _ends(self, call: ToolCall) -> Iterator[tuple[str, tuple[str | None, Any]]]:
         for output in self._outputs(call):
@@ -198,14 +267,32 @@ class Domain:
         return ToolResult(id=call.id, tool=call.tool, output=output, error=error, artifacts=kept)
 
     def _outputs(self, call: ToolCall) -> tuple[str, ...]:
+        self._called.add(call.tool)
         given = tuple(self.scenario.outputs.get(call.tool, ()))
         if call.form is not None and not given:
-            made = samples(schema_of(call.form), self.scenario.words)
-            given = tuple(json.dumps(value, ensure_ascii=False) for value in made)
+            given = tuple(self._read_by(call.form, f"{call.tool}: no output"))
         return (*given, "???") if given else ("found", "")
 
     def _spec(self, call: ToolCall) -> ToolSpec:
         return self.tools.get(call.tool) or open_tool(call.tool)
+
+
+def _asked(effect: Effect[Any]) -> tuple[str, str]:
+    """What is asked, in words, and how the texts of its answers begin."""
+    match effect:
+        case AskModel():
+            return effect.label or "model", "model: "
+        case CallTools():
+            return _names(effect), _names(effect)
+        case AskPerson():
+            return "a person", "person: "
+        case RunMachine():
+            return f"a run of {effect.machine}", "inner run: "
+        case RunCode():
+            return "code", "code: "
+        case ReadArtifacts():
+            return "texts", "text: "
+    return effect.title, ""
 
 
 def _forms(effect: Effect[Any]) -> tuple[int, ...]:
@@ -236,40 +323,43 @@ def _artifact(name: str, text: str) -> Artifact:
 def _decisions(effect: AskPerson) -> Iterator[Tried]:
     for decision in (*effect.options, "unavailable"):
         text = "well" if decision == "answer" else ""
-        yield Tried(f"person: {decision}", PersonDecided(decision=decision, by="ann", text=text))
+        yield Tried(f"person: {decision}", PersonDecided(decision=decision, by="ann", text=text), decision)
     failed = EffectFailed(error="fatal", type="Store", message="nobody could be asked")
-    yield Tried("person: the request fails", failed)
+    yield Tried("person: the request fails", failed, "the request fails")
 
 
 def _texts_read(effect: ReadArtifacts) -> Iterator[Tried]:
-    for text, one in (
+    for name, one in (
         ("42", ArtifactText(text="42", chars=2)),
         ("lost", ArtifactText(problem="it is lost")),
     ):
-        yield Tried(f"text: {text}", ArtifactsRead(texts=(one,) * len(effect.reads)))
+        yield Tried(f"text: {name}", ArtifactsRead(texts=(one,) * len(effect.reads)), name)
 
 
 def _inner_runs(effect: RunMachine) -> Iterator[Tried]:
     ended = MachineEnded(machine=effect.machine, ok=True, exit_reason="stop", answer="42")
-    yield Tried("inner run: answers 42", ended)
+    yield Tried("inner run: answers 42", ended, "answers 42")
     failed = MachineEnded(machine=effect.machine, ok=False, exit_reason="max_steps", error="no answer")
-    yield Tried("inner run: no answer", failed)
+    yield Tried("inner run: no answer", failed, "no answer")
     for error in ("fatal", "unknown_outcome"):
         broken = EffectFailed(error=error, type="Inner", message="it broke")
-        yield Tried(f"inner run: {error}", broken)
+        yield Tried(f"inner run: {error}", broken, error)
 
 
 def _blocks(effect: RunCode) -> Iterator[Tried]:
     """How far a block comes. A session is named by the calls that its block has made: the sandbox ends a
     block that makes more than it may, and one that is told to stop."""
     made = 0 if effect.block is not None else int(effect.session.removeprefix("s"))
-    yield Tried("code: ends, prints 'out'", CodeStepped(session="s0", printed="out"))
+    out = "ends, prints 'out'"
+    yield Tried(f"code: {out}", CodeStepped(session="s0", printed="out"), out)
     if effect.answer is not None and effect.answer.stop:
         return
-    yield Tried("code: NameError", CodeStepped(session="s0", error="NameError: x"))
-    yield Tried("code: out of time", CodeStepped(session=effect.before, error="Timeout", fatal=True))
+    yield Tried("code: NameError", CodeStepped(session="s0", error="NameError: x"), "NameError")
+    late = CodeStepped(session=effect.before, error="Timeout", fatal=True)
+    yield Tried("code: out of time", late, "out of time")
     for name in effect.names if made < effect.limits.calls else ():
         for args in ((), ("x",)):
             step = CodeStepped(session=f"s{made + 1}", call=CodeCall(name=name, args=args))
             yield Tried(f"code: calls {name}({', '.join(args)})", step)
-    yield Tried("code: fatal", EffectFailed(error="fatal", type="Sandbox", message="it is gone"))
+    gone = EffectFailed(error="fatal", type="Sandbox", message="it is gone")
+    yield Tried("code: fatal", gone, "fatal")

@@ -8,16 +8,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, JsonValue, TypeAdapter
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
 from activities.contracts import JsonObject
 
-__all__ = ["samples", "schema_of"]
+__all__ = ["fits", "samples", "schema_of"]
 
 Words = Mapping[str, Sequence[JsonValue]]
 """Name of a property -> the values that are tried for it."""
 MAX_COMBINED = 48
-"""Choices of all properties are combined up to so many objects; beyond that one is varied at a time."""
+"""Choices of all properties are combined up to so many objects; beyond that one is varied at a time, and two
+where both have named choices."""
+MAX_PAIRS = 96
+"""Objects in which two named choices are varied."""
 MAX_DEPTH = 4
 """Levels of nested lists and objects."""
 FORMATS = {
@@ -38,6 +42,17 @@ def schema_of(form: Any) -> JsonObject:
     if isinstance(form, type) and issubclass(form, BaseModel):
         return form.model_json_schema()
     return TypeAdapter(form).json_schema()
+
+
+def fits(form: Any, value: Any) -> bool:
+    """A visit that reads this by the form takes it."""
+    if isinstance(form, Mapping):
+        return bool(Draft202012Validator(form).is_valid(value))
+    try:
+        TypeAdapter(form).validate_json(json.dumps(value))
+    except ValidationError:
+        return False
+    return True
 
 
 def samples(schema: JsonObject, words: Words) -> list[Any]:
@@ -108,8 +123,9 @@ class _Samples:
             name: list(self.words[name]) if name in self.words else _distinct(self.of(one, depth - 1))
             for name, one in named.items()
         }
+        closed = [at for at, one in enumerate(named.values()) if _names_choices(self._plain(one))]
         plain = {name: values[0] for name, values in choices.items() if values}
-        found = [dict(zip(choices, row, strict=True)) for row in _combined(list(choices.values()))]
+        found = [dict(zip(choices, row, strict=True)) for row in _combined(list(choices.values()), closed)]
         optional = [name for name in named if name not in schema.get("required", ())]
         return found + [{n: v for n, v in plain.items() if n != name} for name in optional]
 
@@ -122,15 +138,26 @@ class _Samples:
         return [{str(name): value} for name in names for value in self.of(inner, depth - 1)]
 
 
-def _combined(choices: list[list[Any]]) -> Iterable[Sequence[Any]]:
-    """All rows of one choice each, where they are few; else the first row, and it with one choice changed."""
+def _names_choices(schema: Mapping[str, Any]) -> bool:
+    return "enum" in schema or schema.get("type") == "boolean"
+
+
+def _combined(choices: list[list[Any]], closed: Sequence[int] = ()) -> Iterable[Sequence[Any]]:
+    """All rows of one choice each, where they are few; else the first row, it with one choice changed, and
+    with two changed of those whose choices are named (`closed`)."""
     if math.prod(len(values) for values in choices) <= MAX_COMBINED:
         return itertools.product(*choices)
     first = [values[0] for values in choices]
     changed = (
         [*first[:at], value, *first[at + 1 :]] for at, values in enumerate(choices) for value in values[1:]
     )
-    return [first, *changed]
+    pairs = (
+        [one if n == at else other if n == then else value for n, value in enumerate(first)]
+        for at, then in itertools.combinations(closed, 2)
+        for one in choices[at][1:]
+        for other in choices[then][1:]
+    )
+    return [first, *changed, *itertools.islice(pairs, MAX_PAIRS)]
 
 
 def _numbers(schema: Mapping[str, Any], step: float) -> list[Any]:
