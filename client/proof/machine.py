@@ -130,7 +130,7 @@ class ScenarioReport:
         ends = ", ".join(f"{reason} {times:,}" for reason, times in found.ends.most_common())
         yield f"  ends     {ends or 'none'}"
         yield from (f"  unfit    {one}: bring some by `words` or `outputs`" for one in self.unfit)
-        if self.unused:
+        if self.unused and found.complete:
             yield f"  never used: {', '.join(self.unused)}"
         if still := sorted({STILL[one] for one in found.still}):
             yield f"  still    it reads {' and '.join(still)}, which do not move here"
