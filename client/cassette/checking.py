@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from activities.contracts import ToolSpec
 from client.agents.agentfile import AgentFile, load_agent
-from client.cassette.file import read_cassette
+from client.cassette.file import Cassette, read_cassette
 from client.cassette.playing import Verdict, play
 from client.errors import UsageError
 from client.server.workerconfig import load_settings, register_modules
+from workflows.registry import machines
 
 if TYPE_CHECKING:
     from activities.settings import Settings
@@ -51,7 +52,18 @@ async def played(
         settings = settings.model_copy(update={"modules": modules})
     register_modules(settings.modules)
     tools = _tools_of(given, settings) if given is not None else ()
-    return await play(read_cassette(path), given, tools=tools)
+    cassette = read_cassette(path)
+    _load_machine(cassette, path.parent)
+    return await play(cassette, given, tools=tools)
+
+
+def _load_machine(cassette: Cassette, folder: Path) -> None:
+    """Load the file that a counterexample names, unless its machine is known. Raises UsageError."""
+    if cassette.counterexample is None or not cassette.counterexample.module:
+        return
+    file = folder / cassette.counterexample.module
+    if all(one.name != cassette.task.machine for one in machines()) and file.is_file():
+        register_modules([str(file)])
 
 
 def _tools_of(agent: AgentFile, settings: Settings) -> tuple[ToolSpec, ...]:

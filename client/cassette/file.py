@@ -8,19 +8,41 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from activities.contracts import JsonObject, Strict, ToolSpec
+from activities.contracts import Answer, JsonObject, Strict, ToolSpec
 from client.agents.yaml import problem_text
 from client.cassette.recording import INPUTS, Entry, Recorder, final_of, sealed
 from client.cassette.secrets import without_secrets
 from client.errors import UsageError
 from workflows.api import AgentTask
 
-__all__ = ["Cassette", "cassette_of", "cassette_text", "read_cassette", "write_cassette", "yaml_text"]
+__all__ = [
+    "Cassette", "Counterexample", "GivenAnswer", "cassette_of", "cassette_text", "read_cassette",
+    "write_cassette", "yaml_text",
+]  # fmt: skip
 
 VERSION = 2
 FILE_BYTES = 100_000_000
 BREAKS = "\r\x85\u2028\u2029\ufeff"
 """YAML takes each for another character where it is not escaped."""
+
+
+class GivenAnswer(Strict):
+    """One answer that the run of a counterexample is given."""
+
+    state: str = Field(description="where the machine asked")
+    asks: str = Field(description="kind of what it asked")
+    label: str = ""
+    tools: tuple[str, ...] = Field(default=(), description="of the calls that it asked for")
+    answer: Answer
+
+
+class Counterexample(Strict):
+    """The answers by which a run comes to break a property. The course is only for people to read."""
+
+    module: str = Field(default="", description="the machine's file, relative to the folder of this one")
+    scenario: str = Field(default="", description="where it was found")
+    answers: tuple[GivenAnswer, ...]
+    rounds: int = Field(default=0, ge=0, description="so many answers at the end come again and again")
 
 
 class Cassette(Strict):
@@ -39,6 +61,7 @@ class Cassette(Strict):
     violates: str = Field(
         default="", description="a property that this run breaks: `ratchet test` fails while it does"
     )
+    counterexample: Counterexample | None = Field(default=None, description="what comes with `violates`")
 
     @property
     def is_over(self) -> bool:

@@ -5,7 +5,7 @@ and record of the log is compared with the recording as it happens, and so is th
 recording's, so it waits for nothing.
 
 A counterexample (`violates`) is the other way round: it fails as long as the run breaks that property, and
-passes once it does not, whatever way the run takes instead.
+passes once it does not, whatever way the run takes instead (`counterexample.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from activities.contracts import EarlyReply, EffectFailed, ModelReplied, ToolInput, ToolResult, ToolSpec
 from client.agents.purity import ImpureMachine, observer_for
+from client.cassette.counterexample import judged
 from client.cassette.file import Cassette, yaml_text
 from client.cassette.recording import ANSWERS, INPUTS, Entry, Recorder, WatchedHost, final_of, sealed
 from workflows.api import AgentSpec, AgentTask, RunResult
@@ -32,8 +33,6 @@ from workflows.kernel.errors import bug_text
 from workflows.kernel.machine import Machine
 from workflows.people import Command, Decision, Group, People
 from workflows.task import InvalidTask
-from workflows.verify.runs.moments import BUILT_IN
-from workflows.verify.runs.watch import Watch
 
 __all__ = ["Verdict", "play"]
 
@@ -56,9 +55,11 @@ class Verdict:
     changes: tuple[str, ...] = ()
     """Questions that another agent words differently."""
     calls: int = 0
-    """How many recorded calls have ended."""
+    """How many recorded calls have ended; of a counterexample, how many of its answers the run took."""
     decisions: int = 0
     """People's decisions and commands."""
+    violates: str = ""
+    """The property of a counterexample."""
 
     @property
     def ok(self) -> bool:
@@ -86,10 +87,11 @@ async def play(
         task = task.model_copy(update={name: getattr(agent, name) for name in AgentSpec.model_fields})
     task = task.model_copy(update={"people": _unsigned(task.people)})
     specs = {spec.name: spec for spec in (*cassette.tools, *tools)}
+    if cassette.violates:
+        judgement = await judged(cassette, task, specs, machine)
+        return Verdict(judgement.problem, violates=cassette.violates, calls=judgement.given)
     player = _Player(cassette, lenient=agent is not None)
     difference = await player.play(task, specs, machine)
-    if cassette.violates:
-        difference = player.violation
     people = cassette.count("decide", "command")
     return Verdict(difference, tuple(player.changes), cassette.count("answer"), people)
 
@@ -139,27 +141,6 @@ class _Player(Recorder):
             else:
                 self._expected.setdefault(_inner(entry), deque()).append(entry)
         self._root: asyncio.Task[Any] | None = None
-        self._properties = Watch(())
-
-    def watch(self, drive: Drive) -> None:
-        super().watch(drive)
-        if self.cassette.violates and len(self.drives) == 1:
-            self._properties = Watch(drive.run.suspension.program.machine.properties)
-            self._properties.attach(drive)
-
-    @property
-    def violation(self) -> str:
-        """How the run breaks the property of a counterexample; empty: it does not."""
-        name, watch = self.cassette.violates, self._properties
-        if name in watch.broken:
-            return f"violates {name!r}, after {watch.broken[name]} answers"
-        known = {*(one.name for one in watch.properties), *BUILT_IN}
-        if self.drives and name not in known:
-            return (
-                f"the machine has no property {name!r}; it has: "
-                f"{', '.join(map(repr, sorted(known - {*BUILT_IN}))) or 'none'}"
-            )
-        return "" if self.drives else self.difference
 
     def host_for(self, drive: Drive, name: str) -> WatchedHost:
         return _PlayedHost(drive, self, name)

@@ -137,6 +137,11 @@ def _print(line: _Line, verdict: Verdict, *, show: bool) -> None:
     if not line.ok:
         render.out().print(plain(f"FAILED  {line.file}: {line.difference}"))
         return
+    if verdict.violates:
+        render.out().print(plain(
+            f"ok      {line.file}: {verdict.violates!r} holds; {counted(verdict.calls, 'answer')} given"
+        ))  # fmt: skip
+        return
     asked = f"; {counted(len(line.changes), 'question')} put in another way" if line.changes else ""
     render.out().print(plain(f"ok      {line.file}: {_counted(verdict)}{asked}"))
     for change in line.changes if show else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -78,7 +79,7 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
                 )  # fmt: skip
             except (PropertyBug, ValueError) as error:
                 raise UsageError(f"{one.name}: {error}") from error
-        files = _written(report, out) if out else {}
+        files = _written(report, out, which if which.endswith(".py") else "") if out else {}
         if as_json:
             render.print_json(_facts(report, files))
         else:
@@ -114,17 +115,20 @@ def _no_machine(which: str) -> str:
     )
 
 
-def _written(report: MachineReport, folder: Path) -> dict[str, Path]:
-    """A file for each counterexample that the engine has played, by the name of what it violates."""
+def _written(report: MachineReport, folder: Path, module: str) -> dict[str, Path]:
+    """A file for each counterexample that the engine has played, by the name of what it violates; it names
+    the machine's file."""
     from client.cassette.file import write_cassette
 
     folder.mkdir(parents=True, exist_ok=True)
+    where = Path(os.path.relpath(Path(module).resolve(), folder.resolve())).as_posix() if module else ""
     files = {}
     for one in report.counterexamples:
-        if one.cassette is not None:
+        if one.cassette is not None and one.cassette.counterexample is not None:
+            way = one.cassette.counterexample.model_copy(update={"module": where})
             name = re.sub(r"[^a-z0-9]+", "-", f"{report.machine.name} {one.violation.name}".lower())
             files[one.violation.name] = path = folder / f"{name.strip('-')[:80]}.yaml"
-            write_cassette(one.cassette, path)
+            write_cassette(one.cassette.model_copy(update={"counterexample": way}), path)
     return files
 
 

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from activities.contracts import Effect
 from workflows.engine.loop import Drive
-from workflows.kernel.errors import MachineError
+from workflows.kernel.errors import MachineError, author_place
 from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import advance
 from workflows.verify.runs.moments import PropertyBug, Turn, bug_of, exit_problem, moments_of
 
-__all__ = ["Watch"]
+__all__ = ["Broken", "Watch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Something that must hold, and did not."""
+
+    name: str
+    """The property, or what is built in."""
+    answers: int
+    """After how many answers."""
+    detail: str = ""
+    place: str = ""
+    """The author's file and line, where there is one."""
 
 
 class Watch:
@@ -23,8 +36,8 @@ class Watch:
     def __init__(self, properties: Sequence[Property]) -> None:
         self.properties = tuple(properties)
         self.memories = [one.first for one in properties]
-        self.broken: dict[str, int] = {}
-        """Name of the property or of the rule -> after how many answers it was broken."""
+        self.broken: list[Broken] = []
+        """In the order in which it came."""
         self.answers = 0
         self._entered: list[Snapshot] = []
         self._program: Program | None = None
@@ -55,18 +68,24 @@ class Watch:
         alike = replace(before, program=self._program, live=None)
         try:
             after = advance(alike, turn.answer, now=now, effect=turn.effect)
-        except MachineError as error:
-            self._break(type(error).__name__)
-            return
-        except Exception:  # noqa: BLE001  # the run itself raises it next, and says where
-            self._break("no exception")
+        except Exception as error:  # noqa: BLE001  # the run itself raises it next, and says where
+            self.raised(error)
             return
         for record in after.records:
             if record.error and record.event != "Closed":
-                self._break(record.event)
-        if name := exit_problem(after)[0]:
-            self._break(name)
+                self._break(record.event, record.error, after.place)
+        name, detail = exit_problem(after)
+        if name:
+            self._break(name, detail)
         self._note((before, turn), after)
+
+    def raised(self, error: Exception) -> None:
+        """The machine's code has raised this."""
+        if isinstance(error, MachineError):
+            self._break(type(error).__name__, str(error), error.place)
+        else:
+            place = author_place(error, None, None)
+            self._break("no exception", f"{type(error).__name__}: {error}", place)
 
     def _note(self, before: tuple[Suspension, Turn] | None, after: Suspension) -> None:
         for moment in moments_of(before, after, self._entered):
@@ -81,5 +100,5 @@ class Watch:
         if broken:
             self._break(one.name)
 
-    def _break(self, name: str) -> None:
-        self.broken.setdefault(name, self.answers)
+    def _break(self, name: str, detail: str = "", place: str = "") -> None:
+        self.broken.append(Broken(name, self.answers, detail, place))
