@@ -38,7 +38,8 @@ Only = Annotated[
     list[str] | None, typer.Option("--scenario", help="Only the scenario of this name; repeatable.")
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Exit code 1 also for what is not complete, or not known.")
+    bool,
+    typer.Option("--strict", help="Exit code 1 also for what is not complete, not known, or never came up."),
 ]
 
 
@@ -86,7 +87,7 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
             render.out().print(plain(report.text))
             for file in files.values():
                 render.note(f"written: {file}; `ratchet test {file}` fails while it is so")
-        is_known = report.complete and not report.unknown
+        is_known = report.complete and not report.unknown and not report.silent
         code = max(code, 0 if report.ok and (is_known or not strict) else 1)
     return code
 
@@ -139,6 +140,7 @@ def _facts(report: MachineReport, files: dict[str, Path]) -> dict[str, Any]:
         "ok": report.ok,
         "complete": report.complete,
         "code": [asdict(one) for one in report.findings],
+        "never_came_up": list(report.silent),
         "properties": [one.name for one in report.machine.properties],
         "untaken": [list(row) for row in report.never_taken],
         "scenarios": [_scenario_facts(one) for one in report.scenarios],

@@ -208,7 +208,12 @@ class MachineReport:
             yield ""
             yield from found.lines
         yield ""
-        held = [one.name for one in self.machine.properties if not self._is_violated(one.name)]
+        silent = self.silent
+        held = [
+            one.name
+            for one in self.machine.properties
+            if not self._is_violated(one.name) and one.name not in silent
+        ]
         built_in = [text for name, text in BUILT_IN.items() if not self._is_violated(name)]
         if held or built_in:
             yield (
@@ -218,12 +223,22 @@ class MachineReport:
             )
             yield from (f"  {name}" for name in held)
             yield from (f"  built in: {text}" for text in built_in)
+        if silent:
+            yield "never came up, so nothing is known of it:"
+            yield from (f"  {name}" for name in silent)
         yield ""
         yield "domain"
         for one in self.scenarios:
             yield from one.domain
         yield "  left out:"
         yield from (f"  - {text}" for text in LEFT_OUT)
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Properties that say nothing of any run that was explored, such as one of a tool that is never
+        called."""
+        came_up = {name for one in self.scenarios for name in one.explored.came_up}
+        return tuple(one.name for one in self.machine.properties if one.name not in came_up)
 
     def _code_lines(self) -> Iterator[str]:
         """Where declaration and code differ; what is declared and never used comes last."""

@@ -206,3 +206,9 @@ def test_command_names_the_machine_of_an_agent_file(
     agent = "examples/agents/assistant.yaml"
     assert execute(["verify", "machine", agent, "--data-dir", str(tmp_path)]) == 2
     assert "is an agent file; its machine is" in " ".join(capsys.readouterr().err.split())
+
+
+def test_property_of_what_never_happens_is_not_called_held(machine: Machine) -> None:
+    report = verify(replace(machine, properties=[at_most("one payment", 1, calls("payy"))]))
+    assert report.silent == ("one payment",)
+    assert "never came up, so nothing is known of it:\n  one payment" in report.text
