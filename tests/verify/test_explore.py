@@ -596,3 +596,24 @@ def test_form_that_takes_no_reply_is_named() -> None:
     domain.answers(question(form=Coded))
     assert not domain.unfit
     assert list(domain.unused) == ["words for `cod`"]
+
+
+def test_counter_that_one_state_reads_does_not_tell_others_apart() -> None:
+    @state(S.JUDGE, reads={"said"}, counts="judged")
+    def counting(c: Memory, run: Run) -> VisitEnd:
+        assert run.counts["judged"] > 0
+        return {}, Good() if c.said == "yes" else Bad()
+
+    found = explored(small(states=[ask_again, counting], caps=lambda options: {"judged": 3}))
+    assert "count:rounds" not in found.needs["judge"]
+
+
+@state(S.ASK, asks={AskModel}, writes={"said"}, counts="rounds")
+def ask_again(c: Memory, run: Run) -> Visit:
+    reply = yield from do(AskModel(say=(Message(role="user", content="well?"),), label="well"))
+    return {"said": reply.text}, Asked()
+
+
+def test_event_that_is_no_class_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"`event` takes classes of events, as `event\(Paid\)`"):
+        event("Paid")  # type: ignore[arg-type]  # what is refused

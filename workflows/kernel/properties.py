@@ -267,7 +267,9 @@ def decides(*decisions: str) -> When:
 
 
 def event(*kinds: type) -> When:
-    """The table has moved by one of these events."""
+    """The table has moved by one of these events. Raises TypeError for what is no class."""
+    if wrong := [kind for kind in kinds if not isinstance(kind, type)]:
+        raise TypeError(f"`event` takes classes of events, as `event(Paid)`; it was given {wrong[0]!r}")
     names = {kind.__name__ for kind in kinds}
     return lambda x: x.kind == "moved" and x.event in names
 

@@ -11,7 +11,7 @@ the same throughout. A digest of the conversation equals no earlier one, as in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import count
 from typing import Any, get_args, get_origin
@@ -185,6 +185,8 @@ class SeenRun(Run):
             if name == "conversation":
                 said = object.__getattribute__(self, "conversation")
                 return _SeenConversation(said, read, object.__getattribute__(self, "_digests"))
+            if name == "counts":
+                return _SeenCounts(object.__getattribute__(self, "counts"), read)
             read(f"run.{name}")
             if name in _SAID:
                 return fact_of(object.__getattribute__(self, "conversation").messages, name)
@@ -204,6 +206,27 @@ def fact_of(messages: tuple[Message, ...], name: str) -> Any:
     if name == "tail":
         return messages[newest or 0 :]
     return None if newest is None else messages[newest]
+
+
+class _SeenCounts(Mapping[str, int]):
+    """Stands in for `run.counts`: it notes which counter is read."""
+
+    __slots__ = ("_counts", "_read")
+
+    def __init__(self, counts: Mapping[str, int], read: Read) -> None:
+        self._counts, self._read = counts, read
+
+    def __getitem__(self, name: str) -> int:
+        self._read(f"count:{name}")
+        return self._counts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._read("run.counts")
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        self._read("run.counts")
+        return len(self._counts)
 
 
 class _SeenConversation:
