@@ -36,7 +36,7 @@ from workflows.registry import made_of
 from workflows.verify.code.declared import Finding, findings
 from workflows.verify.runs.domain import LEFT_OUT, WITHOUT, Domain, open_tool
 from workflows.verify.runs.explore import Explored, Violation, explore
-from workflows.verify.runs.moments import BUILT_IN
+from workflows.verify.runs.moments import BUILT_IN, ENDS
 
 if TYPE_CHECKING:
     from client.cassette.file import Cassette
@@ -214,7 +214,8 @@ class MachineReport:
             for one in self.machine.properties
             if not self._is_violated(one.name) and one.name not in silent
         ]
-        built_in = [text for name, text in BUILT_IN.items() if not self._is_violated(name)]
+        told = {**BUILT_IN, ENDS: self._ends_text}
+        built_in = [text for name, text in told.items() if text and not self._is_violated(name)]
         if held or built_in:
             yield (
                 "held in every run of these scenarios, in the domain below:"
@@ -232,6 +233,15 @@ class MachineReport:
             yield from one.domain
         yield "  left out:"
         yield from (f"  - {text}" for text in LEFT_OUT)
+
+    @property
+    def _ends_text(self) -> str:
+        """What is known of `max_transitions`; empty: a run may come to it."""
+        explored = [one.explored for one in self.scenarios]
+        if any(one.transitions is None for one in explored):
+            return "no run goes round until `max_transitions` ends it, unless people lead it round"
+        in_reach = any((one.transitions or 0) >= one.limit for one in explored)
+        return "" if in_reach else BUILT_IN[ENDS]
 
     @property
     def silent(self) -> tuple[str, ...]:

@@ -617,3 +617,9 @@ def ask_again(c: Memory, run: Run) -> Visit:
 def test_event_that_is_no_class_is_refused() -> None:
     with pytest.raises(TypeError, match=r"`event` takes classes of events, as `event\(Paid\)`"):
         event("Paid")  # type: ignore[arg-type]  # what is refused
+
+
+def test_longest_run_is_measured_over_merged_ones() -> None:
+    found = explored(small())
+    assert found.transitions is not None
+    assert 6 <= found.transitions < found.limit

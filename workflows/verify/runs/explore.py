@@ -93,6 +93,8 @@ class Explored:
     """State -> what tells its runs apart."""
     transitions: int | None = None
     """At most so many transitions a run makes; None: people can lead it round."""
+    limit: int = 0
+    """So many transitions a run may make."""
     came_up: set[str] = field(default_factory=set)
     """Properties that say something of a run that was explored."""
     still: tuple[str, ...] = ()
@@ -543,7 +545,7 @@ class _Exploration:
         is_round = len(ready) < len(self.came_from)
         # what a last answer makes beyond its place is at most one transition for each state
         most = max(longest.values(), default=0) + len(self.machine.by_name)
-        self.found.transitions = None if is_round else most
+        self.found.transitions, self.found.limit = None if is_round else most, self.program.transition_limit
 
     def _goes_round(self, key: bytes, turns: tuple[Turn, ...]) -> None:
         way = self._way(key)
