@@ -60,7 +60,9 @@ TO_OTHERS = {
 }
 FOREIGN = {"MarkerRecorded", "NexusOperationScheduled"}
 """Events by which a workflow does what no run of Ratchet does."""
-NOT_OF_THE_AGENT = {"goal", "material", "values", "depth", "spent_above_usd", "bounds", "fork", "carry"}
+NOT_OF_THE_AGENT = {
+    "goal", "material", "values", "depth", "spent_above_usd", "labels_above", "bounds", "fork", "carry",
+}  # fmt: skip
 """Fields of a task that are of one run."""
 UNSAID: dict[str, Json] = {
     "decide": {
