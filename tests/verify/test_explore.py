@@ -623,3 +623,32 @@ def test_longest_run_is_measured_over_merged_ones() -> None:
     found = explored(small())
     assert found.transitions is not None
     assert 6 <= found.transitions < found.limit
+
+
+def test_what_is_read_on_the_way_to_an_exception_tells_runs_apart() -> None:
+    class T(Enum):
+        FIRST, SECOND, JUDGE = "first", "second", "judge"
+
+    def asking(label: str, field: str) -> Any:
+        def visit(c: Memory, run: Run) -> Visit:
+            reply = yield from do(AskModel(say=(Message(role="user", content="?"),), label=label))
+            return {field: reply.text if field == "said" else reply.text == "no"}, Asked()
+
+        return visit
+
+    @state(T.JUDGE, reads={"said"})
+    def raises(c: Memory, run: Run) -> VisitEnd:
+        raise KeyError if c.said == "no" else ValueError
+
+    model = frozenset({AskModel})
+    machine = small(
+        initial=T.FIRST,
+        table={T.FIRST: {Asked: T.SECOND}, T.SECOND: {Asked: T.JUDGE}, T.JUDGE: {Good: S.END}},
+        states=[
+            State(T.FIRST, asking("one", "said"), writes=frozenset({"said"}), asks=model),
+            State(T.SECOND, asking("two", "flag"), writes=frozenset({"flag"}), asks=model),
+            raises,
+        ],
+        result=lambda c, run: Exit(reason="over"),
+    )  # fmt: skip
+    assert explored(machine).needs["second"] == ("said",)

@@ -7,8 +7,8 @@ states behind it need and it does not overwrite itself. A fact that turns out to
 exploration again with it, so that in the last pass no merge was made without it. The argument: a visit that
 reads the same values asks for the same, writes the same and takes the same row; so merged runs go on alike.
 
-How a run ends is looked at for each end that is reached. What `result` alone reads, such as a list that
-states only append to, does not tell runs apart; its exit must be the same where that is empty.
+How a run ends is looked at for each end that is reached. A list that states at most append to and that
+`result` alone reads does not tell runs apart; the exit must be the same where that list is empty.
 """
 
 from __future__ import annotations
@@ -288,18 +288,19 @@ class _Exploration:
         try:
             after = advance(node.suspension, turn.answer, now=NOW)
         except Exception as error:  # noqa: BLE001  # a bug of the author's is what is looked for
-            self._watched_until_raised(node, turn)
             self._raised(error, node, turn)
             return None
         return self._arrived(node, turn, after, node.memories, node.depth + 1)
 
     def _raised(self, error: Exception, node: _Node | None, turn: Turn | None) -> None:
+        self._follow(node, None)  # before the properties look: what was read on the way is needed, too
+        if node is not None and turn is not None:
+            self._watched_until_raised(node, turn)
         if isinstance(error, MachineError):
             self._violated(type(error).__name__, str(error), node, turn, place=error.place)
         else:
             place = author_place(error, None, None)
             self._violated("no exception", f"{type(error).__name__}: {error}", node, turn, place=place)
-        self._follow(node, None)
 
     def _arrived(
         self, node: _Node | None, turn: Turn | None, after: Suspension, memories: tuple[Any, ...], depth: int
