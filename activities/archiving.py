@@ -13,7 +13,7 @@ from temporalio.api.history.v1 import History
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ArchiveRequest, LogRead, LogWanted
-from activities.evidence.history import attested
+from activities.evidence.events import attested
 from activities.store.archive import Archive, end_of
 from activities.telemetry.attempts import Archived
 from activities.telemetry.report import Telemetry

@@ -222,7 +222,7 @@ def no_worker(where: str, queue: str = "", *, embedded: bool = False) -> NoWorke
         queue: task queue of the run, where it is known.
         embedded: the server is the directory's own.
     """
-    from workflows.names import TASK_QUEUE
+    from workflows.temporal_names import TASK_QUEUE
 
     todo = f"{resume_command(embedded=embedded)} continues it"
     if queue.startswith(f"{TASK_QUEUE}-") and not embedded:

@@ -29,8 +29,15 @@ from workflows.gate.stuck import StuckSettings
 from workflows.kernel.errors import error_named
 from workflows.kernel.labels import Labels
 from workflows.kernel.log import Record
-from workflows.names import ATTRIBUTES, FOR_ARCHIVE, LOG_HEAD_KEY, RESULT_KEY, TASK_QUEUE, WORKFLOW_TYPE
 from workflows.people import Amount, Approvals, Bound, Decided, DoneCall, People, values_in
+from workflows.temporal_names import (
+    ATTRIBUTES,
+    FOR_ARCHIVE,
+    LOG_HEAD_KEY,
+    RESULT_KEY,
+    TASK_QUEUE,
+    WORKFLOW_TYPE,
+)
 
 __all__ = [
     "ATTRIBUTES",

@@ -35,7 +35,7 @@ from activities.contracts import (
     ToolEffect,
     all_visible,
 )
-from workflows.names import Kind, Verb
+from workflows.temporal_names import Kind, Verb
 
 __all__ = [
     "Kind",

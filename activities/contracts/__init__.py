@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from activities.contracts.answers import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.characters import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.conversation import *  # noqa: F403  # `__all__` there says which
-    from activities.contracts.data import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.effects import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.errors import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.images import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.paths import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.patterns import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.read_only import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.specs import *  # noqa: F403  # `__all__` there says which
 else:
     MODULES = (
-        "activities", "answers", "characters", "conversation", "data", "effects", "errors", "images",
-        "paths", "patterns", "read_only",
+        "activities", "answers", "characters", "conversation", "effects", "errors", "images",
+        "paths", "patterns", "read_only", "specs",
     )  # fmt: skip
 
     def __getattr__(name: str) -> Any:

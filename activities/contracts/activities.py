@@ -10,7 +10,7 @@ from pydantic import Field
 
 from activities.contracts.answers import ToolResult
 from activities.contracts.conversation import Message
-from activities.contracts.data import ArtifactSpec, Frozen, JsonObject, ModelSpec, ToolSpec
+from activities.contracts.specs import ArtifactSpec, Frozen, JsonObject, ModelSpec, ToolSpec
 
 __all__ = [
     "CONVERSATION_MISSING",

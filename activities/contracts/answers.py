@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue
 
 from activities.contracts.conversation import Message, NativeCall
-from activities.contracts.data import Artifact, Frozen, JsonObject, LabelSource, ToolSpec
+from activities.contracts.specs import Artifact, Frozen, JsonObject, LabelSource, ToolSpec
 
 __all__ = [
     "MODEL_REFUSED",

@@ -24,7 +24,7 @@ from activities.contracts.answers import (
     added,
 )
 from activities.contracts.conversation import Message
-from activities.contracts.data import ArtifactSpec, Frozen, InnerLimits, JsonObject, MaterialRef, Strict
+from activities.contracts.specs import ArtifactSpec, Frozen, InnerLimits, JsonObject, MaterialRef, Strict
 
 __all__ = [
     "GOAL_BYTES",

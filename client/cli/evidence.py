@@ -132,7 +132,7 @@ def _signing_key(common: CommonOptions) -> Ed25519PrivateKey | None:
 
 
 def _public(key: Ed25519PrivateKey) -> str:
-    from activities.evidence.history import public_text
+    from activities.evidence.events import public_text
 
     return public_text(key)
 

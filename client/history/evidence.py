@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ArchiveRequest, JsonObject
 from activities.evidence import verify_evidence
-from activities.evidence.history import as_sent, events_of, payloads_of, public_text, signed
+from activities.evidence.events import as_sent, events_of, payloads_of, public_text, signed
 from activities.evidence.verify_evidence import NOT_OF_THE_AGENT, Json, canonical, chained, sha256
 from activities.store.archive import end_of, text_of
 from client.errors import RatchetError, UnknownRun, clear_errors
@@ -75,7 +75,7 @@ class RunParts:
     executions: Sequence[KeptExecution]
     """From the first that is known to the last."""
     attestations: Sequence[JsonObject] = ()
-    """What workers have signed, see `activities/evidence/history.py`."""
+    """What workers have signed, see `activities/evidence/events.py`."""
     inner: Sequence[Json] = ()
     """The evidence of its inner runs."""
     missing: list[str] = field(default_factory=list)

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from client.runs.listing import GOAL_CHARACTERS, PROGRESS, REQUESTS_KEY, Filter, RunLine, requests_in
 from client.server.ownership import DATABASE, is_own
-from workflows.names import ATTRIBUTES, LOG_HEAD_KEY, WORKFLOW_TYPE
+from workflows.temporal_names import ATTRIBUTES, LOG_HEAD_KEY, WORKFLOW_TYPE
 
 __all__ = ["RunFiles"]
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from client.errors import UsageError
-from workflows.names import WORKFLOW_TYPE, Kind, Verb
+from workflows.temporal_names import WORKFLOW_TYPE, Kind, Verb
 
 __all__ = [
     "GOAL_CHARACTERS", "PROGRESS", "REQUESTS_KEY", "Filter", "RequestSummary", "RunLine", "list_filter",

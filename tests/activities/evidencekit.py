@@ -15,7 +15,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.contracts import ArchiveRequest
-from activities.evidence.history import attested
+from activities.evidence.events import attested
 from activities.evidence.verify_evidence import canonical, chained, head_of, sha256
 from activities.store.archive import end_of, text_of
 from client.history.evidence import KeptExecution, KeptLog, RunParts, assembled

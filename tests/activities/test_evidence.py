@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from activities.contracts import ArchiveRequest
 from activities.evidence import verify_evidence
-from activities.evidence.history import attested, public_text
+from activities.evidence.events import attested, public_text
 from activities.evidence.verify_evidence import Finding, Json, canonical, chained, check
 from activities.settings import Settings
 from activities.store.stores import Stores

@@ -39,10 +39,10 @@ from tests.machines.play import Played, play, program_of, rows_of, rows_taken, t
 from workflows.kernel.transition import close
 from workflows.machines.contract import MACHINE, Options
 from workflows.machines.contract.budget import first_budget
+from workflows.machines.contract.call_check import call_check
 from workflows.machines.contract.context import Caps
 from workflows.machines.contract.mapping import place_of
 from workflows.machines.contract.reply import Decision, decision_of
-from workflows.machines.contract.verify import call_check
 
 
 def events(run: Played, *names: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from activities.evidence.history import public_text
+from activities.evidence.events import public_text
 from activities.evidence.verify_evidence import Finding, Json, check
 from activities.keyfiles import private_key
 from activities.settings import Settings

@@ -34,6 +34,7 @@ from workflows.machines.authoring import (
 )
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.contract.budget import charge, first_budget, must_finish, overdraft_of
+from workflows.machines.contract.call_check import call_check
 from workflows.machines.contract.context import (
     Contract,
     FilledSlot,
@@ -43,11 +44,11 @@ from workflows.machines.contract.context import (
     RoundTiming,
     log_entry,
 )
-from workflows.machines.contract.journal import DECIDE_AGAIN, journal, opening
+from workflows.machines.contract.judged import Judged, judged
 from workflows.machines.contract.mapping import Mapped, fill_slots, new_artifacts, read_texts, with_text
+from workflows.machines.contract.prompt import DECIDE_AGAIN, journal, opening
 from workflows.machines.contract.proof import PROPERTIES, SCENARIOS
 from workflows.machines.contract.reply import Decision, WantedCall, decision_of, decision_schema
-from workflows.machines.contract.round import Judged, judged
 from workflows.machines.contract.table import (
     TABLE,
     ExitGranted,
@@ -62,7 +63,6 @@ from workflows.machines.contract.table import (
     Violated,
     WrapUpStarted,
 )
-from workflows.machines.contract.verify import call_check
 
 __all__ = ["MACHINE", "S"]
 

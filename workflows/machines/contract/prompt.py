@@ -23,9 +23,9 @@ from workflows.machines.contract.context import (
     Overdraft,
     SlotSpec,
 )
+from workflows.machines.contract.judged import SHOWN_ITEMS
 from workflows.machines.contract.mapping import left_out, place_of, read_texts
 from workflows.machines.contract.reply import Decision
-from workflows.machines.contract.round import SHOWN_ITEMS
 
 __all__ = ["DECIDE_AGAIN", "journal", "opening"]
 
