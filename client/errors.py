@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CodeChanged", "DuplicateRun", "MachineBug", "NoWorker", "RunNotBegun", "NotConfirmed", "RatchetError",
-    "Refused", "RunFailed", "RunRefused", "ServerBusy", "ServerError", "StoreNotShared", "UnknownRun",
-    "Unreachable", "Unreadable", "UsageError", "WorkersBusy", "clear_errors", "machine_bug", "no_worker",
-    "resume_command", "run_failed", "unknown_run", "unreachable",
+    "Refused", "RunFailed", "RunRefused", "ServerBusy", "ServerError", "StoreNotShared", "TaskFails",
+    "UnknownRun", "Unreachable", "Unreadable", "UsageError", "WorkersBusy", "clear_errors", "machine_bug",
+    "no_worker", "resume_command", "run_failed", "unknown_run", "unreachable",
 ]  # fmt: skip
 
 
@@ -49,6 +49,10 @@ class ServerBusy(Unreachable):
 
 class NoWorker(RatchetError):
     """No worker polls the task queue, so a query would wait in vain."""
+
+
+class TaskFails(NoWorker):
+    """A worker polls, but the run's workflow task fails, or has timed out and is not tried again yet."""
 
 
 class WorkersBusy(NoWorker):
@@ -157,7 +161,12 @@ async def clear_errors(where: str, run_id: str = "", *, query: bool = False) -> 
 def _of_query(error: RPCError, where: str, run_id: str) -> NoWorker | None:
     from temporalio.service import RPCStatusCode as Code
 
-    if TASK_FAILS in error.message or NO_POLLER in error.message:
+    if TASK_FAILS in error.message:
+        return TaskFails(
+            f"run {run_id} answers no query while its workflow task fails or times out at {where}; try "
+            "again, or see the worker's log"
+        )
+    if NO_POLLER in error.message:
         return no_worker(where)
     if error.status not in (Code.CANCELLED, Code.DEADLINE_EXCEEDED):
         return None

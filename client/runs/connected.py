@@ -29,6 +29,7 @@ from client.errors import (
     RatchetError,
     RunNotBegun,
     StoreNotShared,
+    TaskFails,
     UnknownRun,
     WorkersBusy,
     clear_errors,
@@ -270,7 +271,10 @@ class ConnectedReader(RunReader):
                 await self._check_bug(run)
                 if isinstance(error, WorkersBusy):
                     raise
-                raise await self._no_worker(run) from error
+                if not isinstance(error, TaskFails) or not await self.has_worker(run):
+                    raise await self._no_worker(run) from error
+                if time.monotonic() > until:
+                    raise
             await asyncio.sleep(BEGIN_SECONDS)
 
     async def _check_begins(self, run: str, error: WorkflowQueryFailedError, *, is_late: bool) -> None:

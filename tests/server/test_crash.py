@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
 
 from activities.contracts import ModelSpec, ScriptedReply
 from activities.settings import Settings
@@ -33,6 +36,7 @@ from tests.server.trials import (
     command,
     decide,
     eventually,
+    log_of,
     open_request,
     replayed,
     scripted,
@@ -40,7 +44,7 @@ from tests.server.trials import (
     until,
 )
 from worker import build_worker
-from workflows.api import AgentTask
+from workflows.api import TASK_QUEUE, AgentTask
 from workflows.people import People
 
 LINES = 6
@@ -171,6 +175,36 @@ async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
     assert (await in_keyed.result()).ok
     for file in ("mark_once.txt", "pay.txt"):
         assert await lines_of(own, file) == {"killed": 1}
+
+
+async def test_keyed_call_that_fails_while_it_is_to_stop_is_made_again_with_its_key(
+    quiet: Client, own: Settings, workers: Workers
+) -> None:
+    """Paused at once and resumed: of a call that is to stop, Temporal gives out no further attempt, be it
+    lost with its worker or failed for now. The model was told that it failed, and paid under another key."""
+    order = calls(("pay", {"line": "stopped", "file": "pay-stopped.txt", "seconds": 3}))
+    run = await begin(quiet, task(order, "done", tools=("pay",), people=People(), heartbeat_seconds=60))
+    await workers.start()
+    await eventually(lambda: lines_of(own, "pay-stopped.txt"))
+    workers.kill()
+    async with Worker(quiet, task_queue=TASK_QUEUE, no_remote_activities=True), asyncio.TaskGroup() as people:
+        people.create_task(command(run, "pause", at_once=True))
+        call = await eventually(partial(to_be_cancelled, run))
+        people.create_task(command(run, "resume"))
+        lost = quiet.get_async_activity_handle(workflow_id=run.id, run_id=run.result_run_id, activity_id=call)
+        await lost.fail(ApplicationError("not now"))
+    await workers.start()
+    assert (await run.result()).answer == "done"
+    assert await lines_of(own, "pay-stopped.txt") == {"stopped": 1}
+    answered = [call for record in await log_of(run) for call in record.answered if call.call]
+    assert [(call.error, call.output) for call in answered] == [(None, "paid stopped")]
+
+
+async def to_be_cancelled(run: Run) -> str | None:
+    """The id of its activity that is to stop."""
+    pending = (await run.describe()).raw_description.pending_activities
+    asked = PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED
+    return next((one.activity_id for one in pending if one.state == asked), None)
 
 
 async def test_killed_worker_and_the_next_post_the_same_question(quiet: Client, own: Settings) -> None:

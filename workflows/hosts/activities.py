@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    RetryState,
+    TimeoutError,
+    is_cancelled_exception,
+)
 
 from activities.contracts import (
     CONVERSATION_MISSING,
@@ -361,7 +367,8 @@ class Performer:
         except ActivityError as error:
             if (waits := not_begun(error)) is not None:
                 return waits
-            text = f"outcome unknown: the compensation did not end: {failure(error, site).message}"
+            failed = failure(error, site, repeatable=spec.repeatable)
+            text = f"outcome unknown: the compensation did not end: {failed.message}"
             return Compensated(ok=False, text=text)
 
     # -- code and artifacts -------------------------------------------------------------------------
@@ -518,10 +525,17 @@ def retries(attempts: int) -> RetryPolicy:
     )
 
 
-def failure(error: ActivityError, site: CallSite) -> EffectFailed:
-    """What an activity that failed for good means to the machine. Raises a cancellation as it is."""
-    if is_cancelled_exception(error):
-        raise error
+def _lost_while_stopping(error: ActivityError) -> bool:
+    """It was told to stop, and then its worker was lost, or the attempt failed for now: Temporal gives out no
+    further attempt, so that it has not failed for good."""
+    for_now = isinstance(error.cause, TimeoutError) or not getattr(error.cause, "non_retryable", True)
+    return for_now and error.retry_state is RetryState.CANCEL_REQUESTED
+
+
+def failure(error: ActivityError, site: CallSite, *, repeatable: bool = True) -> EffectFailed:
+    """What an activity that failed for good means to the machine. Raises asyncio.CancelledError."""
+    if is_cancelled_exception(error) or (repeatable and _lost_while_stopping(error)):
+        raise asyncio.CancelledError from error
     cause = error.cause
     if isinstance(cause, ApplicationError):
         details: Any = cause.details[0] if cause.details else None
@@ -549,9 +563,9 @@ def _timeout(error: TimeoutError, site: CallSite) -> str:
 
 
 def tool_failure(request: ToolInput, spec: ToolSpec, error: ActivityError) -> ToolResult:
-    """A tool whose activity failed: an unsafe one may have taken effect."""
+    """A tool whose activity failed: an unsafe one may have taken effect. Raises asyncio.CancelledError."""
     if is_cancelled_exception(error):
-        raise error
+        raise asyncio.CancelledError from error
     if not spec.repeatable:
         # The activity answers what an unsafe tool did. When the activity itself failed, its worker was
         # lost or stopped in the middle of the call, or somebody ended the activity from outside.
@@ -563,6 +577,8 @@ def tool_failure(request: ToolInput, spec: ToolSpec, error: ActivityError) -> To
         )
         text = f"outcome unknown: {happened}. The tool is `unsafe`, so it is not run again"
         return ToolResult(id=request.id, tool=request.tool, output=text, error="unknown_outcome")
+    if _lost_while_stopping(error):
+        raise asyncio.CancelledError from error
     cause = error.cause
     if isinstance(cause, ApplicationError):
         text = f"{cause.type or 'error'}: {cause.message}"
