@@ -25,7 +25,7 @@ from activities.store.stores import Stores
 from activities.telemetry.report import Telemetry
 from activities.tools import load_tools
 from activities.tools.artifacts import ArtifactActivities
-from activities.tools.run import ToolActivities, ToolRunner
+from activities.tools.run import DigestsOf, ToolActivities, ToolRunner
 
 __all__ = ["worker_activities"]
 
@@ -34,9 +34,13 @@ OUTPUTS_SECONDS = 30 * 86_400
 
 
 def worker_activities(
-    settings: Settings, stores: Stores, telemetry: Telemetry
+    settings: Settings,
+    stores: Stores,
+    telemetry: Telemetry,
+    digests: DigestsOf = lambda machine, specs: None,
 ) -> tuple[Sequence[Callable[..., Any]], Sequence[Callable[[], Awaitable[None]]]]:
-    """The activities, and what closes what they opened, to be called from the last to the first."""
+    """The activities, and what closes what they opened, to be called from the last to the first. `digests`
+    say what a machine is here."""
     blobs = stores.sealed
     images, mcp, pool = Images(blobs, stores.secret), McpServers(settings.mcp), Pool()
     providers = load_providers(settings)
@@ -44,7 +48,7 @@ def worker_activities(
     cache = ConversationCache(settings.cache_file, keys=stores.keys)
     cache.trim(OUTPUTS_SECONDS)
     models = ModelActivities(providers, cache, runner.describe, _limits(settings), telemetry, images)
-    tools = ToolActivities(runner, models, telemetry)
+    tools = ToolActivities(runner, models, telemetry, digests)
     signing = private_key(settings.signing_key) if settings.signing_key else None
     archive = ArchiveActivities(stores.archive, settings.history_seconds, telemetry, signing)
     activities: list[Callable[..., Any]] = [

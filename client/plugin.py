@@ -123,10 +123,12 @@ class RatchetPlugin(SimplePlugin):
 
     def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
         from activities.worker import worker_activities
+        from client.proof.digests import digests_of, ratchet_code
 
+        ratchet_code()  # as it is loaded, not as it is when the first run asks
         self._telemetry = self._telemetry or worker_telemetry(self.settings)
         self._watched += 1
-        ours, closing = worker_activities(self.settings, self.stores, self._telemetry)
+        ours, closing = worker_activities(self.settings, self.stores, self._telemetry, digests_of)
         self._closing += closing
         return [*(given or ()), *ours]
 

@@ -383,7 +383,7 @@ def test_every_option_of_the_pages_exists() -> None:
     code = "".join(path.read_text() for path in (ROOT / "client" / "cli").glob("*.py"))
     code += "".join(name.replace("_", "-") for name in re.findall(r"\w+(?=: Annotated)", code))
     for path in PAGES:
-        text = re.sub(r"^    temporal .*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        text = re.sub(r"^ +(?:temporal|curl) .*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         text = re.sub(r"docker compose.*|`?temporal w.*|npx .*|pip install .*", "", text)
         text = re.sub(r"^```json\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)  # of other programs
         for option in re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text):

@@ -25,6 +25,7 @@ from activities.contracts import (
     Strict,
     ToolSpec,
 )
+from workflows.certificate import Certificate
 from workflows.gate.stuck import StuckSettings
 from workflows.kernel.errors import error_named
 from workflows.kernel.labels import Labels
@@ -192,6 +193,12 @@ class AgentSpec(Strict):
     people: People = Field(default=People(), description="who decides, how long they have, who is notified")
     labels: Labels = Field(
         default=Labels(), description="what brings untrusted and private text, for `after` in approval rules"
+    )
+
+    certificate: Certificate | None = Field(
+        default=None,
+        exclude_if=lambda certificate: certificate is None,
+        description="what was verified of the machine; the run's first record says what differs",
     )
 
     @model_validator(mode="before")

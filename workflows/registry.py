@@ -32,6 +32,7 @@ __all__ = [
     "machine_for",
     "made_of",
     "machines",
+    "modules_of",
     "shipped",
     "users_modules",
 ]
@@ -217,6 +218,21 @@ def made_of(given: Machine, options: Any) -> Machine:
     Raises ValueError, as `machine_for` does."""
     known = _machines.get((given.name, given.version))
     return machine_for(given.name, given.version, options)[0] if known and known.machine is given else given
+
+
+def modules_of(given: Machine, options: Any) -> tuple[ModuleType, ...]:
+    """The modules whose code runs of this machine run: its own, and those of the rules, policies and hooks
+    that the options name. Empty: it was not loaded from a module."""
+    known = _machines.get((given.name, given.version))
+    if known is None or known.machine is not given:
+        return ()
+    words = set(_words(options))
+    named = [
+        name
+        for name in _extending
+        if any(not words.isdisjoint(_named(sys.modules[name], kind)) for kind in KINDS)
+    ]
+    return tuple(sys.modules[name] for name in dict.fromkeys((known.module, *named)))
 
 
 def extensions() -> Extensions:

@@ -11,10 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from activities.contracts import LabelSource, Message, RunMachine, ToolSpec
+from activities.contracts import Digests, LabelSource, Message, RunMachine, ToolSpec
 from activities.text import problems_text
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask, Carry
+from workflows.certificate import DIFFERS, certificate_line
 from workflows.gate.approvals import label_problems, problem_text, problems
 from workflows.kernel.errors import DefinitionError, InputRefused, MachineError, NotRestored, restoring
 from workflows.kernel.ledger import Ledger
@@ -215,10 +216,16 @@ def _interrupts(machine: Machine, people: People) -> Any:
 
 
 def first_step(
-    task: AgentTask, program: Program, *, now: float, spent: Mapping[str, float] | None = None
+    task: AgentTask,
+    program: Program,
+    *,
+    now: float,
+    spent: Mapping[str, float] | None = None,
+    digests: Digests | None = None,
 ) -> Suspension:
     """The run at its beginning, or at the step of another run that it is forked from. `spent` is how
-    much of its limits it has used before, by counter.
+    much of its limits it has used before, by counter; `digests` are what a worker has, to be compared with
+    the task's certificate.
 
     A machine that breaks a rule at once gives a step that has ended. Raises InvalidTask.
     """
@@ -228,14 +235,16 @@ def first_step(
             f"machine {machine.name} of version {task.machine_version} is not loaded; version "
             f"{machine.version} goes on with runs of it, but begins none"
         )
+    certified = task.certificate.about(digests) if task.certificate else {}
+    said = f"certificate {certificate_line(certified)}" if DIFFERS in certified else ""
     try:
         if task.fork is None:
-            return start(program, now=now, ledger=ledger)
+            return start(program, now=now, ledger=ledger, reason=said, about=certified)
         origin = task.fork.origin
         with restoring():
             records = [Record.model_validate(record) for record in task.fork.records]
-        reason = f"from run {origin.workflow_id}, step {origin.step}"
-        about = origin.model_dump(mode="json")
+        reason = "; ".join(filter(None, (f"from run {origin.workflow_id}, step {origin.step}", said)))
+        about = {**origin.model_dump(mode="json"), **certified}
         step = forked(
             program, records, origin.step, now=now, by="person", reason=reason, about=about, ledger=ledger
         )
@@ -334,6 +343,7 @@ def inner_task(
         "material": effect.material,
         "values": effect.values,
         "depth": task.depth + 1,
+        "certificate": None,  # it is of the outer run's machine
         "spent_above_usd": task.spent_above_usd + spent_usd,
         "labels_above": labels,
     })  # fmt: skip

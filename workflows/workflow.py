@@ -12,7 +12,7 @@ from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError
 
-from activities.contracts import AskModel, JsonObject, ToolSpec
+from activities.contracts import AskModel, Digests, JsonObject, ToolSpec
 from workflows.api import (
     FOR_ARCHIVE,
     LOG_HEAD_KEY,
@@ -173,22 +173,25 @@ class AgentWorkflow:
         """The step that the run begins with, once the specs are known that it needs. A run that is cancelled
         before has ended. Raises InvalidTask."""
         step, specs = None, performer.specs
-        with suppress(ToolsUnknown):
-            step = self._step(task, specs)
-            if performer.knows_tools or step.asked is None or isinstance(step.asked, AskModel):
-                return step
+        if task.certificate is None or task.carry:  # else the first record needs what the worker has
+            with suppress(ToolsUnknown):
+                step = self._step(task, specs)
+                if performer.knows_tools or step.asked is None or isinstance(step.asked, AskModel):
+                    return step
         try:
-            await performer.describe_tools()
+            digests = await performer.describe_tools()
         except asyncio.CancelledError:
             return step or cancelled_step(task, workflow.info().workflow_id, now=now())
-        return step or self._step(task, specs)
+        return step or self._step(task, specs, digests)
 
-    def _step(self, task: AgentTask, specs: Mapping[str, ToolSpec]) -> Suspension:
+    def _step(
+        self, task: AgentTask, specs: Mapping[str, ToolSpec], digests: Digests | None = None
+    ) -> Suspension:
         """The first step, or the one that was carried. Raises InvalidTask or ToolsUnknown."""
         program = program_for(task, specs, workflow.info().workflow_id)
         if task.carry:
             return carried_step(program, task.carry, task.machine_version, now=now())
-        return first_step(task, program, now=now())
+        return first_step(task, program, now=now(), digests=digests)
 
     async def _continue_as_new(self, host: TemporalHost, performer: Performer) -> None:
         """A run has no maximum length, and outlives the build of its worker: between two effects it may go on

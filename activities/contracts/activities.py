@@ -25,8 +25,10 @@ __all__ = [
     "CallBlocked",
     "CompensateInput",
     "Compensated",
+    "Digests",
     "LogRead",
     "LogWanted",
+    "MachineNamed",
     "ModelInput",
     "NoticeMoment",
     "QUOTED_CHARS",
@@ -129,16 +131,45 @@ class ModelInput(Frozen):
     """How many requests the run may send a provider for it, over all attempts; None: it has no limit."""
 
 
+class MachineNamed(Frozen):
+    """A machine as a task names it."""
+
+    name: str
+    version: str | None
+    options: JsonObject
+
+
+class Digests(Frozen):
+    """What a machine and its tools are, as a worker has them, in digests."""
+
+    machine: str
+    version: str
+    ratchet: str
+    """Of the code of Ratchet that runs and verifies machines."""
+    code: dict[str, str]
+    """Module -> SHA-256 of its file: the machine's own code, and what of its author's it imports."""
+    table: str
+    options_schema: str
+    options: str
+    """Of the values of all options."""
+    tools: dict[str, str]
+    """Tool -> digest of its spec."""
+
+
 class ToolsWanted(Frozen):
     """Input of the activity `describe_tools`."""
 
     names: tuple[str, ...]
+    machine: MachineNamed | None = Field(default=None, exclude_if=lambda machine: machine is None)
+    """Given where the run began under a certificate: what the worker has is compared with it."""
 
 
 class ToolsDescribed(Frozen):
     """Result of `describe_tools`: the specs, in the order of the names."""
 
     tools: tuple[ToolSpec, ...]
+    machine: Digests | None = Field(default=None, exclude_if=lambda machine: machine is None)
+    """Where they were asked for; None also where the worker does not have the machine."""
 
 
 class AfterReset(Frozen):

@@ -34,7 +34,8 @@ __all__ = [
     "head_content", "head_of", "main", "sha256", "summary", "wrong",
 ]  # fmt: skip
 
-FORMAT = "ratchet evidence 1"
+KIND = "ratchet evidence "
+FORMAT = f"{KIND}1"
 Json = dict[str, Any]
 Verdict = Literal["ok", "wrong", "unknown"]
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
@@ -282,6 +283,10 @@ def check(pack: Any, keys: Sequence[str] = (), *, required: bool = True) -> list
     `keys` are public keys that are trusted; where there are some, and it is `required`, one of them must have
     signed the file, or the end of the run.
     """
+    given = pack.get("format") if isinstance(pack, dict) else None
+    if not str(given).startswith(KIND):
+        said = "it has no `format`" if given is None else f"its format is {str(given)[:80]!r}"
+        return [wrong("file", f"it is no evidence of a run: {said}, expected {FORMAT!r}")]
     found = _guarded("file", lambda: _check_head(pack, keys, required=required))
     return [*found, *_check_run(pack, keys, "")]
 
@@ -484,9 +489,10 @@ def _check_agent(run: Evidence) -> Iterator[Finding]:
 
 def _check_certificate(run: Evidence) -> Iterator[Finding]:
     text = run.pack["certificate"]
-    named = run.own[0].get("about", {}).get("certificate", "")
+    about = run.own[0].get("about", {})
+    named = about.get("certificate", "")
     if text is None:
-        why = f"the run began under the certificate {named}, which is not in the file" if named else (
+        why = f"the run began under {named}, and its text is not here (--certificate)" if named else (
             "the run's first record names none: nothing was proven of the machine before it ran"
         )  # fmt: skip
         yield unknown("certificate", why)
@@ -494,8 +500,16 @@ def _check_certificate(run: Evidence) -> Iterator[Finding]:
         yield wrong("certificate", "the file holds one, and the run's first record names none")
     elif sha256(text) != named:
         yield wrong("certificate", f"it is not the one that the run's first record names: {named}")
+    elif not run.task:
+        text = "without a result nothing in the log says what the run was compared with"
+        yield unknown("certificate", f"the run began under it, and {text}")
+    elif run.task.get("certificate") != {**json.loads(text)["subject"], "digest": named}:
+        yield wrong("certificate", "the run was compared with other digests than those in it")
+    elif differs := about.get("differs"):
+        others = "; ".join(differs)
+        yield unknown("certificate", f"the run began under {named}, and what ran differs from it: {others}")
     else:
-        yield ok("certificate", f"the run began under it: sha256 {named}")
+        yield ok("certificate", f"the run began under it, and nothing differed: sha256 {named}")
 
 
 # -- what people decided --------------------

@@ -40,7 +40,9 @@ from activities.contracts import (
     CallBlocked,
     Compensated,
     CompensateInput,
+    Digests,
     JsonObject,
+    MachineNamed,
     NotBegun,
     Reconciled,
     ReconcileInput,
@@ -75,7 +77,7 @@ from activities.tools import (
 )
 from activities.tools.artifacts import Output, artifacts_of, encode, shown
 
-__all__ = ["CallNotBegun", "ToolActivities", "ToolRunner"]
+__all__ = ["CallNotBegun", "DigestsOf", "ToolActivities", "ToolRunner"]
 
 OUTSIDE = ("keyed", "unsafe")
 """Effects of tools whose calls the call store knows."""
@@ -464,6 +466,10 @@ class ToolRunner:
         return marks
 
 
+DigestsOf = Callable[[MachineNamed, Sequence[ToolSpec]], Digests | None]
+"""What a machine and its tools are here, in digests; None: it is not here."""
+
+
 class ToolActivities:
     """The activities around a runner: attempts, heartbeats and retries are Temporal's."""
 
@@ -472,10 +478,11 @@ class ToolActivities:
         runner: ToolRunner,
         models: ModelActivities | None = None,
         telemetry: Telemetry | None = None,
+        digests: DigestsOf = lambda machine, specs: None,
     ) -> None:
         """`models` keep outputs for the question after a call, and ask it where the workflow has handed it
-        over."""
-        self.runner = runner
+        over. `digests` are those of a machine with such tools."""
+        self.runner, self._digests = runner, digests
         self._models, self._telemetry = models, telemetry or Telemetry()
 
     @activity.defn(name="describe_tools")
@@ -483,9 +490,13 @@ class ToolActivities:
         """The specs of the tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, or `TRANSIENT` while an
         MCP server is away."""
         try:
-            return ToolsDescribed(tools=await self.runner.describe(wanted.names))
+            tools = await self.runner.describe(wanted.names)
         except TransientError as error:
             raise ApplicationError(str(error), type=TRANSIENT) from None
+        if wanted.machine is None:
+            return ToolsDescribed(tools=tools)
+        found = await asyncio.to_thread(self._digests, wanted.machine, tools)
+        return ToolsDescribed(tools=tools, machine=found)
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: ToolInput) -> ToolResult:

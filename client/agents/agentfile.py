@@ -20,6 +20,7 @@ from activities.contracts import ModelSpec
 from client.agents.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
 from client.errors import UsageError
 from workflows.api import AgentSpec, AgentTask
+from workflows.certificate import Certificate
 
 __all__ = [
     "EXAMPLES", "AgentFile", "Choice", "Draft", "agents_here", "find_agent", "load_agent", "shipped_agents",
@@ -141,12 +142,14 @@ class Draft:
         Raises:
             UsageError: unknown keys, wrong types, values out of range, missing modules; all at once.
         """
+        found: list[Problem] = []
+        values = {**self.values, "certificate": self._certificate(found)}
         try:
-            agent = AgentFile.model_validate(self.values)
+            agent = AgentFile.model_validate(values)
         except ValidationError as error:
-            raise UsageError(self.message(problems(error, AgentFile))) from error
+            raise UsageError(self.message([*problems(error, AgentFile), *found])) from error
         modules = [(self.folder / name).resolve() for name in agent.modules]
-        found: list[Problem] = [
+        found += [
             (("modules", index), f"no Python file {path}")
             for index, path in enumerate(modules)
             if path.suffix != ".py" or not path.is_file()
@@ -156,6 +159,22 @@ class Draft:
         if found:
             raise UsageError(self.message(found))
         return agent.model_copy(update={"modules": tuple(map(str, modules))})
+
+    def _certificate(self, found: list[Problem]) -> Certificate | None:
+        """What the agent carries of the file that it names. A problem with it is added to `found`."""
+        given = self.values.get("certificate")
+        if given is None:
+            return None
+        if not isinstance(given, str):
+            found.append((("certificate",), f"expected the path of a file, got {given!r:.40}"))
+            return None
+        from client.proof.certificate import read_certificate
+
+        try:
+            return read_certificate(self.folder / given)[1]
+        except ValueError as error:
+            found.append((("certificate",), str(error)))
+            return None
 
 
 @dataclass(frozen=True)

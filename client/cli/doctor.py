@@ -16,9 +16,11 @@ from client.cli.mcptools import ServerFacts, mcp_servers
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import RatchetError
 from client.runs.requests import bound_lines
+from client.sdk.agent import pinned
 from client.server import ownership
 from client.server.embedded import data_directory
 from client.server.workerconfig import Allowed
+from workflows.certificate import DIFFERS, certificate_line
 
 if TYPE_CHECKING:
     from activities.contracts import ModelSpec, ToolSpec
@@ -142,7 +144,21 @@ async def _tools(settings: Settings, agent: AgentFile) -> list[Check]:
         return [Check("tools", False, text), *checks]
     own = [agent.labels.labelled(tool) for tool in (*catalog.tools, *served) if tool.name in agent.tools]
     labels = [Check("labels", True, "; ".join(f"{tool.name} {_labels(tool)}" for tool in own))] if own else []
-    return [Check("tools", True, ", ".join(names)), *labels, *checks]
+    certified = _certificate(agent, [tool for tool in (*catalog.tools, *served) if tool.name in agent.tools])
+    return [Check("tools", True, ", ".join(names)), *labels, *certified, *checks]
+
+
+def _certificate(agent: AgentFile, specs: Sequence[ToolSpec]) -> list[Check]:
+    """Whether what is here is what was verified; nothing for an agent that names no certificate."""
+    if agent.certificate is None:
+        return []
+    from activities.contracts import MachineNamed
+    from client.proof.digests import digests_of
+
+    task = pinned(agent.task("-"))
+    named = MachineNamed(name=task.machine, version=task.machine_version, options=task.options)
+    about = agent.certificate.about(digests_of(named, specs))
+    return [Check("certificate", DIFFERS not in about, certificate_line(about))]
 
 
 def _labels(tool: ToolSpec) -> str:

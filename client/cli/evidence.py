@@ -14,7 +14,7 @@ import typer
 
 from client.cli.options import CommonOptions, Json
 from client.cli.output import note, print_json, print_lines, styled
-from client.errors import RatchetError, UsageError
+from client.errors import RatchetError, UnknownRun, UsageError
 from client.runs.words import counted, plain
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ async def evidence(
             "RATCHET_SIGNING_KEY.",
         ),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", help="Of a run: what was verified of its machine, to be checked, too."),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 also where something cannot be shown.")
     ] = False,
@@ -64,9 +68,12 @@ async def evidence(
     trusted = _keys(key) if key else [_public(own)] if own else []
     try:
         if file := _file(run):
+            if certificate:
+                raise UsageError(f"--certificate is for runs; {file} has what it was written with")
             found = check(_read(file), trusted, required=bool(key))
         else:
-            found = _of_a_run(check(await _gathered(common, run), trusted, required=bool(key)))
+            pack = await _gathered(common, run, certificate)
+            found = _of_a_run(check(pack, trusted, required=bool(key)))
     except RatchetError as error:
         if not isinstance(error.__cause__, ChainBroken):
             raise
@@ -83,9 +90,8 @@ async def evidence(
 
 async def write_evidence(common: CommonOptions, run: str, out: Path | None, certificate: Path | None) -> None:
     """Write the evidence of a run as JSON, to standard output where no file is named. Raises RatchetError."""
-    text = None if certificate is None else _text(certificate)
     key = _signing_key(common)
-    pack = await _gathered(common, run, text, key)
+    pack = await _gathered(common, run, certificate, key)
     if out is None:
         print_json(pack)
     else:
@@ -100,13 +106,20 @@ async def write_evidence(common: CommonOptions, run: str, out: Path | None, cert
 async def _gathered(
     common: CommonOptions,
     run: str,
-    certificate: str | None = None,
+    certificate: Path | None = None,
     key: Ed25519PrivateKey | None = None,
 ) -> dict[str, Any]:
     from client.history.evidence import evidence_of
 
+    text = _certificate(certificate)
     async with common.client() as client:
-        return await evidence_of(client, await client.find(run), certificate=certificate, key=key)
+        try:
+            run = await client.find(run)
+        except UnknownRun as error:
+            if not run.endswith(".json"):
+                raise
+            raise UnknownRun(f"there is no file {run}, and no run has this id") from error
+        return await evidence_of(client, run, certificate=text, key=key)
 
 
 def _of_a_run(found: Sequence[Finding]) -> list[Finding]:
@@ -169,11 +182,16 @@ def _read(path: Path) -> Any:
         ) from error
 
 
-def _text(path: Path) -> str:
+def _certificate(path: Path | None) -> str | None:
+    """The text of a certificate; None: no file is named. Raises UsageError."""
+    from client.proof.certificate import read_certificate
+
+    if path is None:
+        return None
     try:
-        return path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the certificate {path} cannot be read: {error}") from error
+        return read_certificate(path)[0]
+    except ValueError as error:
+        raise UsageError(f"--certificate: {error}") from error
 
 
 def _write(path: Path, pack: dict[str, Any]) -> None:

@@ -15,8 +15,11 @@ from client.cli.lists import print_runs
 from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbose, command
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, resume_command
 from client.runs.words import plain
+from workflows.certificate import of_certificate
+from workflows.queries import steps_of
 
 if TYPE_CHECKING:
+    from activities.contracts import JsonObject
     from client.history.resets import Reset
     from client.runs.listing import RunLine
     from client.runs.reader import RunReader
@@ -47,7 +50,10 @@ async def show(
         found: dict[str, Any] = {"run": line, "status": None, "steps": None, "resets": ()}
         problem: RatchetError | None = None
         try:
-            found |= {"status": await client.status(run_id), "steps": await client.steps(run_id)}
+            status, records = await client.status(run_id), (await client.log(run_id)).records
+            found |= {"status": status, "steps": steps_of(records)}
+            if certified := of_certificate(records):
+                found["certificate"] = certified
             found["resets"] = await _resets(client, run_id)
         except NoWorker as error:
             if line is None:
@@ -64,11 +70,17 @@ async def show(
 
 
 def _print_run(
-    run: RunLine | None, status: RunStatus | None, steps: Sequence[StepLine] | None, resets: Sequence[Reset]
+    run: RunLine | None,
+    status: RunStatus | None,
+    steps: Sequence[StepLine] | None,
+    resets: Sequence[Reset],
+    certificate: JsonObject | None = None,
 ) -> None:
     """Print what is known of a run; without a status what a list shows of it."""
     if status is not None:
-        render.out().print(render.status_block(run, status), *map(render.reset_block, resets))
+        render.out().print(
+            render.status_block(run, status, certificate or {}), *map(render.reset_block, resets)
+        )
     elif run is not None:
         print_runs([run], datetime.now(UTC))
     if status is not None or steps:

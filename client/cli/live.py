@@ -219,6 +219,8 @@ class _Blocks:
         self._seconds += took if record.by == "machine" and record.answered else 0
         if record.event != STARTED:
             yield from self._lines(record, reading)
+        elif record.reason:  # what runs is not what was verified
+            yield self._hang(record.reason, "! ", "yellow")
 
     def end(self, said: set[str]) -> Iterator[Text]:
         """The last lines; not a text that the result will repeat."""

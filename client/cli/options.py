@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from client.server.workerconfig import Allowed
 
 __all__ = [
-    "INTERRUPTED", "AgentName", "AgentNames", "AgentOptions", "BaseUrl", "By", "CommonOptions", "Json",
-    "RunName", "Verbose", "command", "moment", "read_text",
+    "INTERRUPTED", "AgentName", "AgentNames", "AgentOptions", "BaseUrl", "By", "CommonOptions",
+    "DirectoryOptions", "Json", "RunName", "Verbose", "command", "moment", "read_text",
 ]  # fmt: skip
 
 INTERRUPTED = 130
@@ -68,13 +68,37 @@ def _where(*names: str, **more: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class CommonOptions:
-    """Where a command works; every command has these options."""
+class DirectoryOptions:
+    """Where a command works that needs no server."""
 
     data_dir: Annotated[
         Path,
         _where("--data-dir", envvar="RATCHET_DATA_DIR", help="Database, logs and archive of these runs."),
     ] = Path(".ratchet")
+    debug: Annotated[bool, _where("--debug", help="Show tracebacks.")] = False
+
+    def worker_settings(self, allowed: Allowed) -> Settings:
+        """Settings of a worker that starts now, with what an agent needs. Raises UsageError.
+
+        Modules that earlier commands named and that are broken now are left out, with a message.
+        """
+        from client.agents.catalog import without_broken_modules
+        from client.cli.render import notes
+        from client.server.workerconfig import load_settings, settings_from_environment
+
+        own = settings_from_environment(self.data_dir).modules
+        settings, messages = without_broken_modules(
+            load_settings(self.data_dir, allowed), (*own, *allowed.modules)
+        )
+        for message in messages:
+            notes().print(message)
+        return settings
+
+
+@dataclass(frozen=True)
+class CommonOptions(DirectoryOptions):
+    """Where a command works; every command that needs a server has these options."""
+
     address: Annotated[
         str | None,
         _where(
@@ -94,30 +118,12 @@ class CommonOptions:
             "--ui-port", envvar="RATCHET_UI_PORT", min=1, max=65535, help="Of the embedded server's Web UI."
         ),
     ] = None
-    debug: Annotated[bool, _where("--debug", help="Show tracebacks.")] = False
 
     def remote(self) -> dict[str, Any] | None:
         """How to connect to a server elsewhere; None: the embedded one is meant. Raises UsageError."""
         from client.server.remote import remote_config
 
         return remote_config(self.address, self.namespace)
-
-    def worker_settings(self, allowed: Allowed) -> Settings:
-        """Settings of a worker that starts now, with what an agent needs. Raises UsageError.
-
-        Modules that earlier commands named and that are broken now are left out, with a message.
-        """
-        from client.agents.catalog import without_broken_modules
-        from client.cli.render import notes
-        from client.server.workerconfig import load_settings, settings_from_environment
-
-        own = settings_from_environment(self.data_dir).modules
-        settings, messages = without_broken_modules(
-            load_settings(self.data_dir, allowed), (*own, *allowed.modules)
-        )
-        for message in messages:
-            notes().print(message)
-        return settings
 
     @asynccontextmanager
     async def client(

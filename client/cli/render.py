@@ -35,6 +35,7 @@ from client.runs.words import (
     time_left,
     time_span,
 )
+from workflows.certificate import certificate_line
 from workflows.people import (
     CommandDone,
     Decided,
@@ -45,6 +46,7 @@ from workflows.people import (
 )
 
 if TYPE_CHECKING:  # these import temporalio
+    from activities.contracts import JsonObject
     from client.history.check import Checked
     from client.history.checkpoints import CheckpointLine, StepSnapshot
     from client.history.compare import Comparison, Side, StepOf
@@ -253,8 +255,8 @@ def result_text(result: RunResult, console: Console) -> list[Text]:
 # -- runs --------------------
 
 
-def status_block(line: RunLine | None, status: RunStatus) -> Table:
-    """Where a run is, as names and values."""
+def status_block(line: RunLine | None, status: RunStatus, certificate: JsonObject) -> Table:
+    """Where a run is, as names and values; `certificate` is what its first record says of one."""
     run = line.id if line else "RUN"
     over = status.exit_reason or ("yes" if status.finished else "")
     rows = {
@@ -279,6 +281,7 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
         "branch": f"{status.branch} (times rolled back)" if status.branch else "",
         "forked from": f"{status.origin.workflow_id}, step {status.origin.step}" if status.origin else "",
         "holds": "; ".join(one.text for one in status.labels),
+        "certificate": certificate_line(certificate),
         "reset": "by Temporal, see below" if status.was_reset else "",
         "not heard yet": counted(status.inbox, "message") if status.inbox else "",
         "unusable": "\n".join(status.unusable_messages),

@@ -15,7 +15,7 @@ from client.agents.catalog import Catalog
 from client.agents.yaml import YamlFile
 from client.cli import render
 from client.cli.mcptools import mcp_servers
-from client.cli.options import CommonOptions, Json
+from client.cli.options import DirectoryOptions, Json
 from client.errors import UsageError
 from client.runs.words import plain
 from client.server.workerconfig import Allowed
@@ -43,7 +43,7 @@ Against = Annotated[
 
 
 async def agent(  # each is an option of the command
-    common: CommonOptions,
+    common: DirectoryOptions,
     file: File,
     against: Against = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="For a pull request on GitHub.")] = False,

@@ -15,7 +15,7 @@ import typer
 from client.agents.agentfile import Choice
 from client.agents.catalog import Catalog
 from client.cli import render
-from client.cli.options import CommonOptions, Json
+from client.cli.options import DirectoryOptions, Json
 from client.errors import UsageError
 from client.runs.words import plain
 from client.server.workerconfig import Allowed
@@ -34,6 +34,12 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder: each counterexample is written there, for `ratchet test`."),
 ]
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--certificate", help="Write what was verified there, for the key `certificate` of an agent file."
+    ),
+]
 Only = Annotated[
     list[str] | None, typer.Option("--scenario", help="Only the scenario of this name; repeatable.")
 ]
@@ -44,11 +50,12 @@ Strict = Annotated[
 
 
 async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
-    common: CommonOptions,
+    common: DirectoryOptions,
     which: Which,
     seconds: Seconds = 60,
     scenario: Only = None,
     out: Out = None,
+    certificate: To = None,
     strict: Strict = False,
     as_json: Json = False,
 ) -> int:
@@ -63,7 +70,11 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
 
     settings = common.worker_settings(Allowed())
     code = 0
-    for one in _machines(which, common):
+    machines = _machines(which, common)
+    if certificate and len(machines) > 1:
+        names = ", ".join(f"{one.name} {one.version}" for one in machines)
+        raise UsageError(f"--certificate: a certificate is of one machine, and {which} declares {names}")
+    for one in machines:
         tools = (*Catalog.load(settings).tools, *(declared_tools(which) if which.endswith(".py") else ()))
         found = scenarios_of(one)
         chosen = [each for each in found if not scenario or each.name in scenario]
@@ -89,10 +100,31 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
                 render.note(f"written: {file}; `ratchet test {file}` fails while it is so")
         is_known = report.complete and not report.unknown and not report.silent
         code = max(code, 0 if report.ok and (is_known or not strict) else 1)
+        if certificate:
+            _certify(report, certificate, refused=bool(code))
     return code
 
 
-def _machines(which: str, common: CommonOptions) -> tuple[Machine, ...]:
+def _certify(report: MachineReport, path: Path, *, refused: bool) -> None:
+    """Write the certificate. Raises UsageError."""
+    from client.proof.certificate import certificate_text
+    from workflows.certificate import Certificate
+
+    if refused:
+        why = "something is not known" if report.ok else "something is violated"
+        render.note(f"no certificate was written: {why}")
+        return
+    try:
+        text = certificate_text(report)
+        path.write_bytes(text.encode())
+    except ValueError as error:
+        raise UsageError(f"no certificate was written: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+    render.note(f"certificate {Certificate.of(text).digest}: written to {path}")
+
+
+def _machines(which: str, common: DirectoryOptions) -> tuple[Machine, ...]:
     """Those that the file declares, or the one of that name. Raises UsageError."""
     from client.proof.machine import declared_machines
 

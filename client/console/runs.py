@@ -26,6 +26,7 @@ from client.runs.listing import RunLine, list_filter, quoted
 from client.runs.requests import command_text
 from client.sdk.people import command_from
 from workflows.api import COUNTERS
+from workflows.certificate import certificate_line, of_certificate
 from workflows.gate.bounds import Bounds
 from workflows.people import Bound, DoneCall
 
@@ -147,6 +148,7 @@ async def _run_parts(console: Console, request: Request) -> Parts:
             bounds=_bounds(view),
             children=_children(view),
             decided=request_history(view.records),
+            certificate=certificate_line(of_certificate(view.records)),
             path=path_of(view.records)[-12:],
         ),
     }

@@ -28,7 +28,8 @@ from activities.store.archive import end_of, text_of
 from client.errors import RatchetError, UnknownRun, clear_errors
 from client.history.recorded import ARCHIVE, archive_requests
 from client.runs.connected import ConnectedReader
-from workflows.kernel.log import VERSION
+from workflows.certificate import CERTIFICATE, of_certificate
+from workflows.kernel.log import VERSION, Record
 
 __all__ = ["KeptExecution", "KeptLog", "RunParts", "assembled", "evidence_of", "with_signature"]
 
@@ -94,12 +95,23 @@ async def evidence_of(
 
     Raises:
         UnknownRun: neither Temporal nor the archive knows the run.
-        RatchetError: it is not over, or what the archive has of it was changed.
+        RatchetError: it is not over, what the archive has of it was changed, or it did not begin under this
+            certificate.
     """
     parts = await _parts(agents, run, await agents.first_run_id(run))
+    if certificate is not None:
+        _check_certificate(run, parts.log, sha256(certificate))
     parts.certificate = certificate
     pack = await assembled(parts, agents.temporal.data_converter)
     return with_signature(pack, key) if key else pack
+
+
+def _check_certificate(run: str, log: KeptLog, digest: str) -> None:
+    records = [Record.model_validate_json(text) for text in log.records]
+    named = of_certificate(records).get(CERTIFICATE)
+    if named != digest:
+        why = f"it began under {named}" if named else "its first record names none"
+        raise RatchetError(f"run {run} did not begin under the certificate {digest}: {why}")
 
 
 def with_signature(pack: Json, key: Ed25519PrivateKey) -> Json:

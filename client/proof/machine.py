@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -24,6 +24,7 @@ from activities.extensions import ExtensionError, declared, load_modules
 from activities.tools import Tool
 from client.cassette.counterexample import NotConfirmed, confirmed
 from client.errors import UsageError
+from client.proof.digests import code_of
 from client.runs.words import counted
 from client.server.workerconfig import register_modules
 from workflows.kernel.ledger import Ledger
@@ -160,6 +161,8 @@ class MachineReport:
     scenarios: tuple[ScenarioReport, ...]
     findings: tuple[Finding, ...] = ()
     """Where declaration and code differ, or may differ."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Module -> SHA-256 of its file, as it was when the exploration began."""
 
     @property
     def counterexamples(self) -> tuple[Counterexample, ...]:
@@ -214,8 +217,7 @@ class MachineReport:
             for one in self.machine.properties
             if not self._is_violated(one.name) and one.name not in silent
         ]
-        told = {**BUILT_IN, ENDS: self._ends_text}
-        built_in = [text for name, text in told.items() if text and not self._is_violated(name)]
+        built_in = self.built_in
         if held or built_in:
             yield (
                 "held in every run of these scenarios, in the domain below:"
@@ -233,6 +235,12 @@ class MachineReport:
             yield from one.domain
         yield "  left out:"
         yield from (f"  - {text}" for text in LEFT_OUT)
+
+    @property
+    def built_in(self) -> list[str]:
+        """What every machine must keep and this one keeps, in words."""
+        told = {**BUILT_IN, ENDS: self._ends_text}
+        return [text for name, text in told.items() if text and not self._is_violated(name)]
 
     @property
     def _ends_text(self) -> str:
@@ -293,8 +301,9 @@ def verify(
     _check_properties(machine)
     wanted = tuple(scenarios or scenarios_of(machine))
     found = extensions if extensions is not None else loaded_extensions()
+    code = code_of(machine, *(one.options for one in wanted))
     reports = tuple(_explored(machine, one, tools, found, seconds, progress) for one in wanted)
-    return MachineReport(machine, reports, findings(machine))
+    return MachineReport(machine, reports, findings(machine), code)
 
 
 def declared_machines(file: str | Path) -> tuple[Machine, ...]:

@@ -25,13 +25,16 @@ from pydantic_core import to_json
 from activities.contracts import (
     AskModel,
     CompensateInput,
+    Digests,
     EffectFailed,
+    MachineNamed,
     Message,
     ModelReplied,
     NativeCall,
     ReadArtifacts,
     ReconcileInput,
     RunCode,
+    ToolSpec,
 )
 from activities.extensions import load_extensions
 from activities.settings import Settings
@@ -171,6 +174,7 @@ class Local:
         self._runs = LocalRuns(
             specs, decide, interrupt, store, now, machine,
             on_record=on_record, extensions=extensions, observe=observe,
+            digests=lambda task: _digests(task, specs),
         )  # fmt: skip
         self._calls = 0
 
@@ -226,6 +230,13 @@ class Local:
     def _with_id(self, call: NativeCall) -> NativeCall:
         self._calls += 1
         return call if call.id else call.model_copy(update={"id": f"call_{self._calls}"})
+
+
+def _digests(task: AgentTask, specs: Mapping[str, ToolSpec]) -> Digests | None:
+    from client.proof.digests import digests_of
+
+    named = MachineNamed(name=task.machine, version=task.machine_version, options=task.options)
+    return digests_of(named, [specs[name] for name in task.tools])
 
 
 def _tools_of(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) -> dict[str, Tool[Any]]:

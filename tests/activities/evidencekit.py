@@ -20,14 +20,16 @@ from activities.evidence.verify_evidence import canonical, chained, head_of, sha
 from activities.store.archive import end_of, text_of
 from client.history.evidence import KeptExecution, KeptLog, RunParts, assembled
 from tests.server.record import HISTORIES
+from workflows.certificate import CERTIFICATE, DIFFERS
 
-__all__ = ["CERTIFICATE", "CHANGES", "KEY", "RUNS", "Change", "evidence", "forged", "parts_of"]
+__all__ = ["CHANGES", "KEY", "PROOF", "RUNS", "Change", "evidence", "forged", "other", "parts_of"]
 
 Json = dict[str, Any]
 RECORDED = json.loads(gzip.decompress(HISTORIES.read_bytes()))
 KEY = Ed25519PrivateKey.from_private_bytes(b"w" * 32)
 """Of the worker."""
-CERTIFICATE = '{"machine": "tools", "proven": ["never refund twice"]}'
+PROOF = '{"format": "ratchet certificate 1", "subject": {"machine": "tools", "code": {}}}'
+"""As much of a certificate as the verifier reads."""
 RUNS = {
     "edited call": ["edit"],
     "signals": ["signals"],
@@ -54,8 +56,9 @@ def archiving(history: WorkflowHistory) -> Any:
     return calls[-1]
 
 
-def parts_of(names: Sequence[str], certificate: str | None = None) -> RunParts:
-    """A recorded run, signed by its worker; with a certificate as if it had begun under one."""
+def parts_of(names: Sequence[str], certificate: str | None = None, differs: Sequence[str] = ()) -> RunParts:
+    """A recorded run, signed by its worker; with a certificate as if it had begun under one, and this had
+    differed."""
     histories = [WorkflowHistory.from_json(*RECORDED[name]) for name in names]
     executions, attestations, records = list[KeptExecution](), list[Json](), list[str]()
     result: Json | None = None
@@ -63,7 +66,12 @@ def parts_of(names: Sequence[str], certificate: str | None = None) -> RunParts:
         event = archiving(history)
         sent = json.loads(payload_of(event).data)
         if certificate and not records:
-            sent["records"][0].setdefault("about", {})["certificate"] = sha256(certificate)
+            about = sent["records"][0].setdefault("about", {})
+            about[CERTIFICATE] = sha256(certificate)
+            if differs:
+                about[DIFFERS] = list(differs)
+            carried = {**json.loads(certificate)["subject"], "digest": about[CERTIFICATE]}
+            sent["result"]["task"]["certificate"] = carried
             sent["result"]["log_head"] = chained(map(text_of, sent["records"]))[-1]
             payload_of(event).data = json.dumps(sent).encode()
         records += map(text_of, sent["records"])
@@ -81,9 +89,9 @@ def parts_of(names: Sequence[str], certificate: str | None = None) -> RunParts:
     return run
 
 
-async def evidence(name: str, certificate: str | None = None) -> Json:
+async def evidence(name: str, certificate: str | None = None, differs: Sequence[str] = ()) -> Json:
     """The evidence of a recorded run, not signed."""
-    parts = parts_of(RUNS[name], certificate)
+    parts = parts_of(RUNS[name], certificate, differs)
     if name == "inner runs":
         parts.inner = [await assembled(parts_of(["inner"]), pydantic_data_converter)]
     return await assembled(parts, pydantic_data_converter)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,13 +33,14 @@ from activities.telemetry.report import Telemetry
 from activities.worker import worker_activities
 from client.history.evidence import with_signature
 from tests.activities.evidencekit import (
-    CERTIFICATE,
     CHANGES,
     KEY,
+    PROOF,
     RUNS,
     Change,
     evidence,
     forged,
+    other,
     parts_of,
 )
 from workflows.api import WORKFLOW_TYPE, AgentSpec, AgentTask
@@ -63,7 +67,7 @@ async def packs() -> dict[str, list[Json]]:
     """Each recorded run; those of one execution also as if they had begun under a certificate."""
     found = {name: [await evidence(name)] for name in RUNS}
     for name in ("edited call", "unknown outcome"):
-        found[name].append(await evidence(name, CERTIFICATE))
+        found[name].append(await evidence(name, PROOF))
     return found
 
 
@@ -79,8 +83,29 @@ def test_evidence_of_every_recorded_run_is_right(name: str, packs: dict[str, lis
 def test_run_that_began_under_a_certificate_names_it(packs: dict[str, list[Json]]) -> None:
     without, under = packs["edited call"]
     assert (verdict(check(without), "certificate"), verdict(check(under), "certificate")) == ("unknown", "ok")
-    assert {one.what for one in wrong(forged({**without, "certificate": CERTIFICATE}))} == {"certificate"}
+    assert {one.what for one in wrong(forged({**without, "certificate": PROOF}))} == {"certificate"}
     assert verdict(check(forged({**under, "certificate": None})), "certificate") == "unknown"
+
+
+@given(seed=st.integers(0, 10**9))
+def test_each_change_of_a_certificate_is_named(seed: int, packs: dict[str, list[Json]]) -> None:
+    pack = packs["edited call"][1]
+    edited = {**pack, "certificate": other(pack["certificate"], Random(seed))}
+    assert {one.what for one in wrong(edited)} == {"head", "certificate"}
+    assert {one.what for one in wrong(forged(edited))} == {"certificate"}, "though all hashes are made anew"
+
+
+async def test_certificate_of_other_code_proves_nothing_of_the_run() -> None:
+    pack = await evidence("edited call", PROOF, ["code desk.py"])
+    (found,) = [one for one in check(with_signature(pack, KEY), [PUBLIC]) if one.what == "certificate"]
+    assert found.verdict == "unknown"
+    assert found.text.endswith("what ran differs from it: code desk.py")
+    under = await evidence("edited call", PROOF)
+    under["log"]["result"] = under["log"]["result"].replace('"code":{}', '"code":{"desk.py":"0"}')
+    told = [one.text for one in wrong(forged(under)) if one.what == "certificate"]
+    assert told == ["the run was compared with other digests than those in it"]
+    pack["log"]["records"][0] = pack["log"]["records"][0].replace('["code desk.py"]', "[]")
+    assert {one.what for one in wrong(forged(pack))} >= {"attestation 0"}, "what the worker signed says it"
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -289,3 +314,79 @@ def test_no_junk_stops_the_verifier(data: st.DataObject, packs: dict[str, list[J
         pack[part] = {**packs["edited call"][0][part], inside: data.draw(JUNK)}
     check(pack, [PUBLIC])
     check(data.draw(JUNK))
+
+
+class _Authority(BaseHTTPRequestHandler):
+    """A time stamping authority: `openssl ts` with the key of a folder."""
+
+    folder: Path
+
+    def do_POST(self) -> None:
+        query = self.folder / "asked.tsq"
+        query.write_bytes(self.rfile.read(int(self.headers["Content-Length"])))
+        command = [
+            "openssl",
+            "ts",
+            "-reply",
+            "-config",
+            "tsa.cnf",
+            "-queryfile",
+            query.name,
+            "-out",
+            "it.tsr",
+        ]
+        subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write((self.folder / "it.tsr").read_bytes())
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is printed."""
+
+
+TSA = """
+openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -subj /CN=ca -days 2
+openssl req -newkey rsa:2048 -nodes -keyout tsa.key -out tsa.csr -subj /CN=tsa
+echo extendedKeyUsage=critical,timeStamping > ext
+openssl x509 -req -in tsa.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile ext -days 2 -out tsa.pem
+echo 01 > serial
+"""
+TSA_SETTINGS = """
+[tsa]
+default_tsa = it
+[it]
+serial = serial
+signer_digest = sha256
+default_policy = 1.2.3.4
+digests = sha256
+signer_cert = tsa.pem
+signer_key = tsa.key
+certs = ca.pem
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("curl")), reason="needs openssl and curl")
+def test_head_is_stamped_as_the_page_says(tmp_path: Path, packs: dict[str, list[Json]]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text()
+    recipe = re.search(r"```sh\n(.*?)```", page, re.DOTALL)
+    assert recipe is not None
+    subprocess.run(["sh", "-ec", TSA], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "tsa.cnf").write_text(TSA_SETTINGS)
+    pack = packs["edited call"][0]
+    (tmp_path / "run.json").write_text(json.dumps(pack))
+    kind = type("Authority", (_Authority,), {"folder": tmp_path})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = {"https://AUTHORITY": f"http://127.0.0.1:{server.server_port}", "AUTHORITY.pem": "ca.pem"}
+        commands = recipe[1]
+        for name, value in here.items():
+            assert name in commands
+            commands = commands.replace(name, value)
+        done = subprocess.run(
+            ["sh", "-ec", commands], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        server.shutdown()
+    assert (done.returncode, "Verification: OK" in done.stdout + done.stderr) == (0, True), done.stderr
+    last = commands.strip().splitlines()[-1]
+    other_head = f"HEAD={'0' * 64}; {last}"
+    assert subprocess.run(["sh", "-c", other_head], cwd=tmp_path, capture_output=True, check=False).returncode

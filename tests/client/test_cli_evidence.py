@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -15,6 +18,7 @@ from client.keys import new_key
 from client.server.embedded import EmbeddedServer
 from tests.client.commandline import Cli, agent_file
 
+MACHINE = Path(__file__).parents[2] / "examples" / "new" / "my_machine.py"
 FREELY = "approvals: {effects: {unsafe: never}}"
 
 
@@ -90,11 +94,116 @@ def test_changed_file_and_changed_archive_are_named(cli: Cli, done: str, file: P
     assert (found.code, "wrong   log: the log of run done-1" in found.out) == (1, True), found.err
 
 
+CERTIFIED = """
+machine: proven_machine
+modules: [my_machine.py]
+options: {words: 2, drafts: 2}
+certificate: proof.json
+models:
+  default:
+    provider: scripted
+    script: [{reply: too many words}, {reply: few}]
+"""
+
+
+@pytest.fixture(scope="module")
+def certified(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an agent whose machine has a certificate; the run `proven-1` of it is over."""
+    folder = tmp_path_factory.mktemp("certified")
+    (folder / MACHINE.name).write_text(MACHINE.read_text().replace('"my_machine"', '"proven_machine"'))
+    (folder / "agent.yaml").write_text(CERTIFIED)
+    written = cli(
+        "verify", "machine", str(folder / MACHINE.name), "--certificate", str(folder / "proof.json")
+    )
+    assert written.code == 0, written.err
+    assert cli("run", "--agent", str(folder / "agent.yaml"), "--id", "proven-1", "go").code == 0
+    return folder
+
+
+def test_certified_run_has_nothing_that_cannot_be_shown(cli: Cli, certified: Path, tmp_path: Path) -> None:
+    proof, file = str(certified / "proof.json"), str(tmp_path / "run.json")
+    assert cli("verify", "proven-1", "--strict").code == 1, "the certificate is not here"
+    found = cli("verify", "proven-1", "--strict", "--certificate", proof)
+    assert (found.code, "unknown" in found.out) == (0, False), found.out
+    assert cli("export", "proven-1", "--evidence", "--certificate", proof, "--out", file).code == 0
+    found = cli("verify", file, "--strict")
+    digest = hashlib.sha256(Path(proof).read_bytes()).hexdigest()
+    line = f"ok      certificate: the run began under it, and nothing differed: sha256 {digest}"
+    assert (found.code, line in found.out.splitlines()) == (0, True), found.out
+    pack = json.loads(Path(file).read_text())
+    pack["certificate"] = pack["certificate"].replace("held", "hold", 1)
+    Path(file).write_text(json.dumps(pack))
+    assert "wrong   certificate: it is not the one that" in cli("verify", file).out
+
+
+def test_certificate_is_shown_where_there_is_one(cli: Cli, certified: Path, done: str) -> None:
+    shown = re.compile(r"certificate +[0-9a-f]{12}\.\.\.: what runs is what was verified")
+    assert shown.search(cli("show", "proven-1").out)
+    assert shown.search(cli("doctor", "--agent", str(certified / "agent.yaml")).out)
+    assert "certificate" in cli("show", "proven-1", "--json").json
+    for silent in (cli("show", done).out, cli("show", done, "--json").out, cli("log", done).out):
+        assert "certificate" not in silent
+    assert "certificate" not in cli("doctor").out
+
+
+def test_run_of_edited_code_says_so_and_older_runs_do_not(cli: Cli, certified: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(certified, tmp_path / "edited"))
+    machine = folder / MACHINE.name
+    machine.write_text(machine.read_text().replace('"proven_machine"', '"edited_machine"'))
+    agent = folder / "agent.yaml"
+    agent.write_text(agent.read_text().replace("machine: proven_machine", "machine: edited_machine"))
+    assert cli("verify", "machine", str(machine), "--certificate", str(folder / "proof.json")).code == 0
+    assert cli("run", "--agent", str(agent), "--id", "edited-1", "go").code == 0
+    machine.write_text(f"{machine.read_text()}# a line more\n")
+    differs = "and what runs differs: code my_machine.py; the options: no scenario has these"
+    ran = cli("run", "--agent", str(agent), "--set", "words=3", "--id", "edited-2", "go")
+    for said in (ran.out, cli("show", "edited-2").out, cli("log", "edited-2").out):
+        assert differs in " ".join(said.split())
+    found = cli("doctor", "--agent", str(agent))
+    assert (found.code, "BAD  certificate" in found.out) == (1, True)
+    assert "today's code does the same" in cli("replay", "edited-1").out
+    assert "what runs is what was verified" in cli("show", "edited-1").out
+    proof = str(folder / "proof.json")
+    found = cli("verify", "edited-2", "--certificate", proof)
+    assert (found.code, "and what ran differs from it: code my_machine.py; the opt" in found.out) == (0, True)
+    assert cli("verify", "edited-2", "--certificate", proof, "--strict").code == 1
+
+
+def test_evidence_takes_only_the_certificate_of_the_run(
+    cli: Cli, certified: Path, done: str, file: Path
+) -> None:
+    proof = str(certified / "proof.json")
+    found = cli("export", done, "--evidence", "--certificate", proof)
+    assert (found.code, f"run {done} did not begin under the certificate" in found.err) == (1, True)
+    assert "its first record names none" in found.err
+    found = cli("export", done, "--evidence", "--certificate", __file__)
+    assert (found.code, "not a certificate" in found.err) == (2, True)
+    found = cli("verify", str(file), "--certificate", proof)
+    assert (found.code, "--certificate is for runs" in found.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{}", "it has no `format`, expected 'ratchet evidence 1'"),
+        ("[]", "it has no `format`, expected 'ratchet evidence 1'"),
+        ('{"format": "ratchet certificate 1"}', "its format is 'ratchet certificate 1', expected"),
+    ],
+)
+def test_file_of_something_else_is_told_in_one_line(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "other.json").write_text(content)
+    found = Cli(tmp_path / "data", tmp_path)("verify", str(tmp_path / "other.json"))
+    assert found.code == 1
+    (line,) = found.out.splitlines()
+    assert line.startswith(f"wrong   file: it is no evidence of a run: {told}")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         pytest.param(["verify"], "RUN|FILE", id="nothing"),
         pytest.param(["verify", "no-such-run"], "there is no run no-such-run", id="no run"),
+        pytest.param(["verify", "no.json"], "there is no file no.json, and no run has this id", id="no json"),
         pytest.param(["verify", os.devnull], "no run /dev/null", id="no file"),
         pytest.param(["verify", __file__], "cannot be read as evidence", id="another file"),
         pytest.param(["verify", "done-1", "--key", "junk"], "not an Ed25519 public key", id="no key"),

@@ -14,18 +14,20 @@ import httpx2
 import pytest
 from temporalio.client import Client
 
-from activities.contracts import JsonObject
+from activities.contracts import JsonObject, MachineNamed
 from activities.settings import Settings
 from client.console.app import build
 from client.console.forms import arguments_in, fields_of
 from client.console.page import Console
 from client.keys import Signer, new_key, signer
+from client.proof.digests import digests_of
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
 from tests.client.asking import asking, bounded, marks, newer, opened, talk
 from tests.server.conftest import real_server
 from tests.server.trials import PATIENCE, calls, eventually, task
 from workflows.api import TASK_QUEUE
+from workflows.certificate import Certificate
 from workflows.kernel.labels import Labels
 from workflows.people import Approvals, Group, People, RequestSettings
 
@@ -348,6 +350,21 @@ async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, a
         run in (await browser.get("/runs", id=run)).text
         or run[:12] in (await browser.get("/runs", id=run)).text
     )
+
+
+async def test_run_page_says_what_differs_from_the_certificate(
+    browser: Browser, agents: AgentClient, ended: str
+) -> None:
+    named = talk()
+    found = digests_of(MachineNamed(name="tools", version=None, options=named.options), ())
+    assert found is not None
+    subject = found.model_dump(exclude={"ratchet", "options"})
+    proof = Certificate(**subject | {"tools": ()}, digest="0" * 64, ratchet="other", options=(found.options,))
+    run = await agents.start(talk(certificate=proof))
+    await agents.result(run)
+    text = re.sub(r"\s+", " ", (await browser.get("/run", id=run)).text)
+    assert "Certificate000000000000..., and what runs differs: the code of Ratchet; tool mark" in text
+    assert "Certificate" not in (await browser.get("/run", id=ended)).text
 
 
 async def test_bound_is_shown_with_what_is_left_and_on_the_request(

@@ -38,8 +38,10 @@ from activities.contracts import (
     CodeStepped,
     Compensated,
     CompensateInput,
+    Digests,
     EffectFailed,
     ErrorClass,
+    MachineNamed,
     ModelInput,
     ModelReplied,
     ModelSpec,
@@ -185,9 +187,10 @@ class Performer:
         """The specs are known."""
         return bool(self.specs) or not self.task.tools
 
-    async def describe_tools(self) -> None:
+    async def describe_tools(self) -> Digests | None:
         """Learn the specs of the task's tools. They enter the history and go on with the run, so that a tool
-        that changes later cannot break it. Raises InvalidTask.
+        that changes later cannot break it. Gives what the worker has, in digests, where the task has a
+        certificate and the worker the machine. Raises InvalidTask.
 
         An activity of its own is needed only where no question brings them. Never a local one: where a query
         or message comes while one is under way, Temporal replays its end elsewhere, and the run would not
@@ -196,7 +199,7 @@ class Performer:
         try:
             raw: RawValue | None = await _read_activity(
                 "describe_tools",
-                ToolsWanted(names=self.task.tools),
+                ToolsWanted(names=self.task.tools, machine=self._machine_to_compare),
                 result_type=RawValue,
                 activity_id="describe-tools",
                 start_to_close_timeout=timedelta(seconds=90),  # MCP servers may have to be started
@@ -210,6 +213,14 @@ class Performer:
             problem = _unknown_tools(error) or f"the worker cannot describe its tools: {error.cause}"
             raise InvalidTask(problem) from error
         self._learn(found.tools)
+        return found.machine
+
+    @property
+    def _machine_to_compare(self) -> MachineNamed | None:
+        task = self.task
+        if task.certificate is None or task.carry is not None:
+            return None
+        return MachineNamed(name=task.machine, version=task.machine_version, options=task.options)
 
     def _learn(self, tools: Iterable[ToolSpec]) -> None:
         self.specs.update({spec.name: self.task.labels.labelled(spec) for spec in tools})

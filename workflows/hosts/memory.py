@@ -22,6 +22,7 @@ from activities.contracts import (
     Compensated,
     CompensateInput,
     Conversation,
+    Digests,
     EffectFailed,
     Message,
     NoticeMoment,
@@ -178,6 +179,8 @@ class LocalRuns:
     """Workflow id -> run id of its first execution; a run that is not named has its own id."""
     observe: Callable[[AgentTask, Program], Observer | None] | None = None
     """Gives each run, inner runs included, an observer of its visits."""
+    digests: Callable[[AgentTask], Digests | None] | None = None
+    """What is compared with the certificate of a run that has one."""
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
@@ -202,7 +205,8 @@ class LocalRuns:
         task, program = self._prepared(task, trace_id)
         if context is not None:
             program = replace(program, machine=_beginning_with(context, program.machine))
-        step = first_step(task, program, now=self.now(), spent=spent)
+        digests = self.digests(task) if self.digests and task.certificate else None
+        step = first_step(task, program, now=self.now(), spent=spent, digests=digests)
         return await self._ended(task, perform, step, trace_id, (), workflow_id)
 
     async def replay(self, task: AgentTask, perform: Perform, trace_id: str, from_step: int) -> LocalOutcome:

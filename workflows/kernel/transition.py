@@ -100,9 +100,12 @@ BESIDE_CHARS = 4_000
 # -- what a host calls ----------------------------------------------------------------------------
 
 
-def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Suspension:
-    """Enter the initial state. `now` in seconds since 1970. Raises MachineError for a broken rule, and
-    InputRefused for an input that the machine refuses."""
+def start(
+    program: Program, *, now: float, ledger: Ledger | None = None, reason: str = "",
+    about: JsonObject | None = None,
+) -> Suspension:  # fmt: skip
+    """Enter the initial state. `now` in seconds since 1970; `reason` and `about` are for the first record.
+    Raises MachineError for a broken rule, and InputRefused for an input that the machine refuses."""
     machine = program.machine
     context, opening = program.begin()
     state = state_name(machine.initial)
@@ -130,7 +133,8 @@ def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Susp
     transition.write(Record(
         seq=0, machine=machine.name, state=state, event=STARTED, to=state, patch=whole(context),
         messages=opening, by="kernel", started=now, at=now, counters=transition.ledger.spent,
-        about={VERSION: machine.version}, begins=transition.begins_step(state), brought=snapshot.labels,
+        reason=reason, about={VERSION: machine.version, **(about or {})},
+        begins=transition.begins_step(state), brought=snapshot.labels,
     ))  # fmt: skip
     return transition.run(lambda: transition.enter(state, interrupt=True))
 

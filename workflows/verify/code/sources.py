@@ -17,7 +17,7 @@ from typing import Any
 
 from workflows.verify.code.values import Place, Value, exactly
 
-__all__ = ["Source", "is_followed", "parts_of", "place_of", "row_places", "source_of", "tree_of"]
+__all__ = ["Source", "is_followed", "is_own", "parts_of", "place_of", "row_places", "source_of", "tree_of"]
 
 ROOT = Path(__file__).parents[1]
 OURS = ROOT / "machines"
@@ -116,11 +116,12 @@ def is_followed(what: Any, homes: frozenset[str]) -> bool:
     the machine's own functions, which may be installed ones."""
     module, code = getattr(what, "__module__", None) or "", getattr(what, "__code__", None)
     file = code.co_filename if code else getattr(sys.modules.get(module), "__file__", None)
-    return file is not None and _is_own(module, file, homes)
+    return file is not None and is_own(module, file, homes)
 
 
 @lru_cache(maxsize=4096)
-def _is_own(module: str, file: str, homes: frozenset[str]) -> bool:
+def is_own(module: str, file: str, homes: frozenset[str]) -> bool:
+    """Whether a module is of the author, or a shipped machine's. `homes` as in `is_followed`."""
     around = Path(file).parents
     if OURS in around or any(one in around for one in TRUSTED):
         return OURS in around

@@ -1,0 +1,116 @@
+"""What an agent carries of the certificate of its machine: digests of what was verified.
+
+`ratchet verify machine NAME|FILE --certificate FILE` writes one. When a run begins, a worker says what it has
+in the same digests, and the run's first record says whether that is what was verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from activities.contracts import Digests, JsonObject, Strict
+from workflows.kernel.log import FORKED, STARTED, Record
+
+__all__ = ["CERTIFICATE", "DIFFERS", "FORMAT", "Certificate", "certificate_line", "of_certificate"]
+
+FORMAT = "ratchet certificate 1"
+CERTIFICATE = "certificate"
+"""In `about` of a run's first record: SHA-256 of the certificate that the run began under."""
+DIFFERS = "differs"
+"""In the same place: what is not as it was verified, in words; left out where all is."""
+NOT_COMPARED = "all of it: nobody who has the machine could compare it"
+MAX_NAMED = 20
+"""Things that differ and are named; the rest is counted."""
+SHOWN = 12
+"""Characters of a certificate's digest that people see."""
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Text = Annotated[str, StringConstraints(max_length=1000)]
+
+
+class Certificate(Strict):
+    """The digest of a certificate, and those of what it speaks of."""
+
+    digest: Sha256
+    """SHA-256 of the file."""
+    machine: Text
+    version: Text
+    ratchet: Text
+    code: dict[Text, Text] = Field(max_length=1000)
+    table: Text
+    options_schema: Text
+    options: tuple[Text, ...] = Field(max_length=1000)
+    """Of each scenario."""
+    tools: tuple[Text, ...] = Field(max_length=1000)
+    """Of the specs that the scenarios know."""
+
+    @classmethod
+    def of(cls, text: str) -> Certificate:
+        """What an agent carries of a certificate with this text. Raises ValueError for any other text."""
+        advice = "`ratchet verify machine NAME --certificate FILE` writes one"
+        try:
+            found: Any = json.loads(text)
+            if found["format"] != FORMAT:
+                raise ValueError(f"its format is {found['format']!r}, expected {FORMAT!r}")
+            return cls(digest=hashlib.sha256(text.encode()).hexdigest(), **found["subject"])
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0]
+            raise ValueError(f"not a certificate ({why}); {advice}") from error
+
+    def differences(self, found: Digests | None) -> list[str]:
+        """What is not as it was verified, in words; empty: all is. `found`: what a worker has."""
+        if found is None:
+            return [NOT_COMPARED]
+        if (found.machine, found.version) != (self.machine, self.version):
+            return [
+                f"the machine: {found.machine} {found.version}, verified was {self.machine} {self.version}"
+            ]
+        every = list(self._differences(found))
+        more = len(every) - MAX_NAMED
+        return every if more <= 0 else [*every[:MAX_NAMED], f"{more} more"]
+
+    def _differences(self, found: Digests) -> Iterator[str]:
+        # by content: a worker may have loaded the same file under another name
+        files = found.code or dict.fromkeys(self.code, "no source is there")
+        yield from (f"code {name}" for name, one in files.items() if one not in self.code.values())
+        if found.ratchet != self.ratchet:
+            yield "the code of Ratchet"
+        if found.table != self.table:
+            yield "the table"
+        if found.options_schema != self.options_schema:
+            yield "which options there are"
+        if found.options not in self.options:
+            yield "the options: no scenario has these"
+        yield from (f"tool {name}" for name, one in found.tools.items() if one not in self.tools)
+
+    def about(self, found: Digests | None) -> JsonObject:
+        """For the run's first record."""
+        found_out: JsonObject = {CERTIFICATE: self.digest}
+        if differs := self.differences(found):
+            found_out[DIFFERS] = list(differs)
+        return found_out
+
+
+def of_certificate(records: Iterable[Record]) -> JsonObject:
+    """What a run's first record says of its certificate; empty: it names none. A fork's first record is the
+    one by which it left its source."""
+    first = [
+        one for one in records if one.event == STARTED or (one.event == FORKED and one.back_to is not None)
+    ]
+    about = first[-1].about if first else {}
+    return {name: about[name] for name in (CERTIFICATE, DIFFERS) if name in about}
+
+
+def certificate_line(about: JsonObject) -> str:
+    """For people; empty: there is none."""
+    if CERTIFICATE not in about:
+        return ""
+    differs, shown = about.get(DIFFERS), f"{str(about[CERTIFICATE])[:SHOWN]}..."
+    if not isinstance(differs, list | tuple):
+        return f"{shown}: what runs is what was verified"
+    return f"{shown}, and what runs differs: {'; '.join(map(str, differs))}"
