@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -102,6 +103,21 @@ async def test_flood_of_decisions_without_a_request_drops_none_that_was_kept() -
         assert len(bench.drive.run.early_decisions) == MAX_EARLY
         await bench.release()
         assert [one.outcome for one in bench.result.decisions] == ["approved"]
+
+
+async def test_decision_that_was_kept_counts_for_what_it_is_about_whatever_its_number() -> None:
+    """A run that was reset may ask for more, or less, before it asks the same again."""
+    async with Bench(brain("tools pay 3"), approvals=ASKED) as shown:
+        request = shown.open[0]
+        await shown.decide("reject")
+    bench = Bench(brain("tools pay 3"), approvals=ASKED)
+    bench.identity = replace(bench.identity, reset_since=1.0)
+    bench.blocked.add("ask_model")
+    async with bench:
+        with pytest.raises(Refused, match="It is kept"):
+            await bench.decide("approve", request=request.model_copy(update={"id": "r7"}))
+        await bench.release()
+        assert [(one.request, one.outcome) for one in bench.result.decisions] == [("r1", "approved")]
 
 
 async def test_title_that_is_cut_says_so() -> None:

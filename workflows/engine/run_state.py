@@ -347,7 +347,15 @@ class RunState:
             if self.requests.knows(decision.digest):
                 self.early_decisions = tuple(one for one in self.early_decisions if one is not decision)
                 with suppress(Refused):
-                    self.decide(decision)
+                    self.decide(self._renumbered(decision))
+
+    def _renumbered(self, decision: Decision) -> Decision:
+        """About the open request for just this. It may have had another number before the run was reset, where
+        more or less was asked before it. A signature is over the number, too: such a decision stays."""
+        named = [one.id for one in self.requests.open_requests if one.digest == decision.digest]
+        if decision.signature or decision.request in named or not named:
+            return decision
+        return decision.model_copy(update={"request": named[0]})
 
     def check_live(self) -> None:
         """Raises Refused when the run is over."""
