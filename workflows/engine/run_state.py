@@ -350,7 +350,7 @@ class RunState:
                     self.decide(self._renumbered(decision))
 
     def _renumbered(self, decision: Decision) -> Decision:
-        """About the open request for just this. It may have had another number before the run was reset, where
+        """About the open request for just this. It may have had another number before the run was reset, as
         more or less was asked before it. A signature is over the number, too: such a decision stays."""
         named = [one.id for one in self.requests.open_requests if one.digest == decision.digest]
         if decision.signature or decision.request in named or not named:
