@@ -22,7 +22,7 @@ from tests.server.scenarios import SCENARIOS
 from tests.server.trials import Run, begin, calls, command, decide, open_request, task, until
 from worker import build_worker
 from workflows.api import WORKFLOW_TYPE, RunResult
-from workflows.people import Approvals, Decided, People
+from workflows.people import Approvals, Decided, People, RequestSettings
 
 HISTORIES = Path(__file__).with_name("histories.json.gz")
 """Name -> workflow id, and history as JSON."""
@@ -69,11 +69,13 @@ async def people_runs(client: Client) -> dict[str, Run]:
     unknown = await begin(client, task(book, "done", tools=("book",), people=People()))
     await open_request(unknown, "outcome")
     await decide(unknown, "answer", text="it was booked")
+    nobody = People(requests=RequestSettings(deadline_seconds=1))
+    late = await begin(client, task(ONCE, "done", tools=("mark_once",), **{**CAREFUL, "people": nobody}))
     cancelled = await begin(client, task(calls(("mark", {"line": "slow", "seconds": 30})), "done"))
     await until(cancelled, lambda status: status.doing.startswith("mark"))
     await cancelled.cancel()
     found = {"edit": edited, "signals": signalled, "commands": commanded, "unknown": unknown}
-    found |= {"cancelled": cancelled}
+    found |= {"cancelled": cancelled, "deadline": late}
     for run in found.values():
         await run.result()
     return found

@@ -46,3 +46,15 @@ async def test_machine_that_takes_another_way_is_found(tmp_path: Path) -> None:
     assert drifted != json.dumps(history)
     with pytest.raises(NondeterminismError):
         await replay(run_id, json.loads(drifted), tmp_path)
+
+
+async def test_deadline_is_over_when_its_timer_says_so_whatever_the_clock_shows(tmp_path: Path) -> None:
+    """A worker that sees a run for the first time, after a task that timed out, was told of the timer with the
+    clock of the task before: it waited again, and from then on no replay took its way."""
+    run_id, history = RECORDED["deadline"]
+    late = json.loads(json.dumps(history))
+    fired = next(n for n, one in enumerate(late["events"]) if "timerFiredEventAttributes" in one)
+    before = [one for one in late["events"][:fired] if "workflowTaskStartedEventAttributes" in one][-1]
+    after = next(one for one in late["events"][fired:] if "workflowTaskStartedEventAttributes" in one)
+    after["eventTime"] = before["eventTime"]
+    await replay(run_id, late, tmp_path)
