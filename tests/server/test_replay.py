@@ -49,7 +49,7 @@ async def test_machine_that_takes_another_way_is_found(tmp_path: Path) -> None:
 
 
 async def test_deadline_is_over_when_its_timer_says_so_whatever_the_clock_shows(tmp_path: Path) -> None:
-    """A worker that sees a run for the first time, after a task that timed out, was told of the timer with the
+    """A worker that sees a run first after a task that timed out was told of the timer with the
     clock of the task before: it waited again, and from then on no replay took its way."""
     run_id, history = RECORDED["deadline"]
     late = json.loads(json.dumps(history))
