@@ -21,7 +21,7 @@ from client.history.compare import align_steps
 from client.runs.calls import Reader
 from client.sdk.local import Local, ScriptedModel
 from tests.people import clerk
-from workflows import queries
+from workflows import steps
 from workflows.api import AgentSpec
 from workflows.hosts.memory import LocalOutcome
 from workflows.kernel.log import Record
@@ -97,7 +97,7 @@ async def test_every_view_tells_the_same_steps_thoughts_and_calls(name: str) -> 
     records = done.records
     blocks = terminal(records, done)
     shown = {step.number: step for step in console.steps_of(records)}
-    lines = {line.step: line for line in queries.steps_of(records)}
+    lines = {line.step: line for line in steps.steps_of(records)}
     pairs = {pair.step: pair.left for pair in align_steps(records, ())}
     assert set(shown) == set(lines) == set(pairs) - {0} >= set(blocks)
     for number, x in ((1, "a"), (2, "b")):

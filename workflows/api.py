@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -27,10 +27,11 @@ from activities.contracts import (
 )
 from workflows.certificate import Certificate
 from workflows.gate.stuck import StuckSettings
-from workflows.kernel.errors import error_named
 from workflows.kernel.labels import Labels
 from workflows.kernel.log import Record
-from workflows.people import Amount, Approvals, Bound, Decided, DoneCall, People, values_in
+from workflows.people import Amount, Approvals, People, values_in
+from workflows.status import Origin, RunResult, RunStatus, RunSummary
+from workflows.steps import StepLine
 from workflows.temporal_names import (
     ATTRIBUTES,
     FOR_ARCHIVE,
@@ -69,7 +70,6 @@ __all__ = [
     "RunResult",
     "RunStatus",
     "RunSummary",
-    "StepLine",
     "StepsPage",
     "TranscriptPage",
     "limits_problem",
@@ -240,16 +240,6 @@ class AgentSpec(Strict):
         return tools
 
 
-class Origin(Frozen):
-    """Where a forked run comes from."""
-
-    workflow_id: str
-    run_id: str
-    """Of the first execution of its chain."""
-    step: int
-    """The step that the fork begins again; 0: the start."""
-
-
 class Fork(Frozen):
     """Another run's log up to a step: the new run goes on from there."""
 
@@ -334,112 +324,6 @@ class AgentTask(AgentSpec):
         return AgentSpec.model_validate({name: getattr(self, name) for name in AgentSpec.model_fields})
 
 
-# -- out: status and result --------------------
-
-
-class RunSummary(Frozen):
-    """What status and result both say of a run."""
-
-    agent: str
-    machine: str
-    machine_version: str
-    state: str
-    step: int
-    """How many steps have begun."""
-    branch: int = 0
-    """How often the run was rolled back."""
-    exit_reason: str | None = None
-    """How it ended; None: it is live."""
-    answer: str | None = None
-    error: str | None = None
-    """What went wrong, for a person; where a person ended the run, who."""
-    counters: dict[str, float] = {}
-    """Spent so far: model_calls, tool_calls, input_tokens, output_tokens, tokens, cost_usd, seconds. What the
-    run's own calls have spent of it, without inner runs, is there by model and tool, too:
-    `model:openai/gpt-5-mini/cost_usd`, `tool:search/cost_usd`."""
-    bounds: tuple[Bound, ...] = ()
-    """The bounds of the approval rules, and how far they are used, inner runs included."""
-    labels: tuple[LabelSource, ...] = Field(default=(), exclude_if=lambda labels: not labels)
-    """What the run has read that is untrusted or private, and what brought it first."""
-    records: int = 0
-    """How many records the log has."""
-    origin: Origin | None = None
-    """The run that this one was forked from."""
-    was_reset: bool = False
-    """By Temporal: it, or a run above it, began again from an earlier event of its history."""
-
-
-class RunStatus(RunSummary):
-    """Where a run is: answer of the query `status`. Long texts are cut."""
-
-    visit: int = 0
-    doing: str = ""
-    """Title of the effect that is being performed or waited for."""
-    failing: str | None = None
-    """What failed last of it and is tried again, in one line. The run itself knows of calls that no worker
-    could begin; the client adds what Temporal tries again."""
-    attempt: int = 0
-    """Of what fails: the attempt that is under way or comes next."""
-    next_try: float | None = None
-    """When it comes, in seconds since 1970; null: it is under way."""
-    paused_calls: tuple[str, ...] = ()
-    """Calls that an operator has paused in Temporal, each in one line. The client adds them."""
-    children: tuple[str, ...] = ()
-    """Workflow ids of the inner runs under way; `pause` and `resume` go to them, too."""
-    caps: dict[str, float] = {}
-    waiting: str = ""
-    """Kind of the oldest open request, or `paused`; empty: the run waits for nobody."""
-    paused: bool = False
-    requests: int = 0
-    """Open requests; the query `requests` has them."""
-    inbox: int = 0
-    """Messages from people that no question has brought yet."""
-    unusable_messages: tuple[str, ...] = ()
-    """Names of signals that could not be understood; the log has each."""
-    finished: float | None = None
-    """When the run ended, in seconds since 1970; null: it is not over."""
-
-
-class RunResult(RunSummary):
-    """What came out of a run, also of one that was ended early."""
-
-    read_by_others: ClassVar[bool] = True
-    """By programs without access to the store: it stays in Temporal's history, see `RESULT_BYTES`. An inner
-    run's result is whole, for the outer run."""
-    ok: bool
-    """The goal was achieved, as the machine understands it."""
-    exit_reason: str
-    outcome: dict[str, Any] = {}
-    """What the machine adds to its result."""
-    workflow_id: str
-    run_id: str
-    """Of the first execution of the chain."""
-    log_head: str = ""
-    """Hash of the last record; the archive's chain must end in it."""
-    calls: tuple[DoneCall, ...] = ()
-    """What was done outside, oldest first, on all branches and in inner runs: the newest 1,000 calls that are
-    neither `pure` nor `read`."""
-    decisions: tuple[Decided, ...] = ()
-    """The newest 100 requests that were closed, oldest first."""
-    unheard: tuple[str, ...] = ()
-    """Messages from people that no question has brought."""
-    archived: bool = True
-    """False: the log could not be written to the archive when the run ended; the worker's log says why, and a
-    worker writes it when the archive is back."""
-    raises: str | None = None
-    """The error that the machine ended with, for machines that raise instead of returning: `raise_if_failed`
-    raises it. Temporal shows such a run as `on_end` says, like any other. A workflow that fails has this
-    type, else the exit reason, and this result in the error's details."""
-    cut: str = ""
-    """Which fields are cut in Temporal's history, how to get the whole, and why the SDK could not. Empty: it
-    is the whole, as what the SDK gives is wherever it reaches the archive or a worker."""
-
-    def raise_if_failed(self) -> None:
-        """Raise what the machine ended with, such as `MaxIterationsExceeded`, if it does so."""
-        if self.raises is not None:
-            raise error_named(self.raises, self.machine, self.state, self.error or self.exit_reason)
-
-
 # -- pages of queries --------------------
 
 
@@ -487,18 +371,6 @@ class ResultPage(Frozen):
     next: int
     total: int
     """Characters of the whole."""
-
-
-class StepLine(Frozen):
-    """One step in one line."""
-
-    step: int
-    branch: int = 0
-    states: tuple[str, ...]
-    summary: str
-    counters: dict[str, float] = {}
-    started: float = 0
-    finished: float = 0
 
 
 class StepsPage(Frozen):

@@ -9,12 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from activities.contracts import Digests, JsonObject, Strict
+# modules of the vocabulary, not all of it: `ratchet show` reads what is here
+from activities.contracts.base import JsonObject, Strict
 from workflows.kernel.log import FORKED, STARTED, Record
+
+if TYPE_CHECKING:
+    from activities.contracts import Digests
 
 __all__ = ["CERTIFICATE", "DIFFERS", "FORMAT", "Certificate", "certificate_line", "of_certificate"]
 

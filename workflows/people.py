@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import (
     AfterValidator,
     Field,
-    PlainSerializer,
     StringConstraints,
     field_validator,
     model_validator,
@@ -34,6 +33,16 @@ from activities.contracts import (
     Strict,
     ToolEffect,
     all_visible,
+)
+from workflows.status import (
+    MAX_PLAIN,
+    Amount,
+    AtDeadline,
+    Bound,
+    Decided,
+    DoneCall,
+    RequestOutcome,
+    bound_text,
 )
 from workflows.temporal_names import Kind, Verb
 
@@ -67,14 +76,6 @@ __all__ = [
     "same_person",
 ]
 
-AtDeadline = Literal["approve", "reject", "abort", "escalate"]
-"""What an expired request leads to. For kinds other than approval, approve means to go on, and reject means
-to do without: a question is answered `unavailable`, a limit ends the run, an outcome stays unknown."""
-RequestOutcome = Literal[
-    "open", "approved", "rejected", "edited", "answered", "resumed", "retried", "topped_up", "finished",
-    "aborted", "expired", "withdrawn",
-]  # fmt: skip
-"""expired: nobody decided in time. withdrawn: a rollback, an abort or the end of the run came first."""
 ApprovalMode = Literal["always", "never", "first_time", "rules", "reject"]
 """rules: a call needs approval only if a rule says so. reject: it is not made, and nobody is asked."""
 
@@ -91,8 +92,6 @@ CONDITION_VALUES = 1000
 """Values in the schemas of conditions: to check one takes up to a millisecond."""
 IN_RULES = {"tools": 500, "arguments": 200, "values in schemas": CONDITION_VALUES, "bounds": 100}
 """The most that all approval rules of an agent may name: each name is compared with each tool."""
-MAX_PLAIN = 10**15
-"""The largest sum that a bound may name: a float has all its digits."""
 JSON_BYTES = 2**20
 """The most JSON that a person may give in one field."""
 
@@ -210,17 +209,6 @@ Json = Annotated[JsonObject, AfterValidator(_json)]
 """JSON that can be written into the log, also when the decision is refused."""
 
 
-def _json_number(amount: Decimal) -> int | float | str:
-    """As JSON writes it: a text where a float would be another number."""
-    if amount == amount.to_integral_value():
-        return int(amount)
-    return float(amount) if Decimal(repr(float(amount))) == amount else str(amount)
-
-
-Amount = Annotated[Decimal, PlainSerializer(_json_number, when_used="json")]
-"""An exact number. A sum of floats would drift: 0.1 + 0.2 is more than 0.3."""
-
-
 def _few(value: J) -> J:
     if (count := values_in(value)) > CONDITION_VALUES:
         raise ValueError(f"{count:,} values in the schemas, at most {CONDITION_VALUES:,} are allowed")
@@ -310,8 +298,8 @@ class AtMost(Strict):
     @property
     def text(self) -> str:
         """`5 calls and 5,000 cents`."""
-        calls = [] if self.calls is None else [_bound_text(Decimal(self.calls), "calls")]
-        sums = [_bound_text(Decimal(repr(most)), f"sum.{name}") for name, most in self.sum.items()]
+        calls = [] if self.calls is None else [bound_text(Decimal(self.calls), "calls")]
+        sums = [bound_text(Decimal(repr(most)), f"sum.{name}") for name, most in self.sum.items()]
         return " and ".join([*calls, *sums])
 
     @model_validator(mode="after")
@@ -471,56 +459,6 @@ class People(Strict):
 # -- what a run asks --------------------
 
 
-class Bound(Frozen):
-    """A bound of an approval rule, and how far a run has used it."""
-
-    rule: str
-    """Such as `rules.0`."""
-    of: str
-    """`calls`, or `sum.` and the name of an argument."""
-    most: Amount
-    """That may pass unasked."""
-    used: Amount
-    """Of that: made, or about to be made."""
-    is_share: bool = False
-    """`most` is what an inner run was given of what the run above it had left."""
-    wanted: Amount | None = None
-    """What a call that would pass the bound adds; None: that cannot be counted."""
-
-    @property
-    def text(self) -> str:
-        """How much is used: `3 of 5 calls`, `3,750 of 5,000 cents`."""
-        return f"{_plain(self.used)} of {_bound_text(self.most, self.of)}"
-
-    @property
-    def left_text(self) -> str:
-        """How much is left."""
-        return _plain(self.most - self.used)
-
-    @property
-    def passed_text(self) -> str:
-        """Why a call passes it, for people."""
-        counted = self.of.removeprefix("sum.")
-        whom = " this inner run" if self.is_share else ""
-        allowed = f"{self.rule} allows{whom} at most {_bound_text(self.most, self.of)} unasked"
-        if counted == self.of:
-            return f"{allowed}; {_plain(self.used)} made"
-        if self.wanted is None:
-            return f"{allowed}; of this call {counted} cannot be counted: it is no number, or below 0"
-        return f"{allowed}; {_plain(self.used)} used, and this call has {_plain(self.wanted)}"
-
-
-def _bound_text(most: Decimal, of: str) -> str:
-    """`5 calls`, `5,000 cents`."""
-    return f"{_plain(most)} {'call' if of == 'calls' and most == 1 else of.removeprefix('sum.')}"
-
-
-def _plain(amount: Decimal) -> str:
-    if amount > MAX_PLAIN:
-        return f"{amount:.3e}"
-    return f"{amount:,f}".rstrip("0").rstrip(".") if "." in f"{amount:f}" else f"{amount:,f}"
-
-
 class StandingApproval(Strict):
     """Approve later calls of the same tool as well, for the rest of this run, if their arguments fit."""
 
@@ -629,27 +567,6 @@ class RequestsPage(Frozen):
     """Tool -> JSON schema of its arguments as the run has recorded it; only where `schemas` are asked for."""
 
 
-class Decided(Frozen):
-    """The state of a request after a decision; in the run's result: how it was closed."""
-
-    request: str
-    kind: Kind
-    outcome: RequestOutcome
-    text: str = ""
-    """Comment of the deciding vote, cut."""
-    tool: str | None = None
-    by: tuple[str, ...] = ()
-    verified: bool = False
-    """All who decided have signed."""
-    digest: str = ""
-    at: float = 0
-    votes: int = 0
-    needed: int = 1
-    """The quorum."""
-    at_deadline: AtDeadline | None = None
-    """expired: what it led to."""
-
-
 # -- what people say --------------------
 
 
@@ -708,26 +625,6 @@ class CommandDone(Frozen):
 
 
 # -- what was done outside --------------------
-
-
-class DoneCall(Frozen):
-    """A call that changed something outside, or may have; for the report before a rollback."""
-
-    step: int
-    branch: int
-    activity_id: str
-    tool: str
-    arguments: JsonObject
-    effect: ToolEffect
-    output: str = ""
-    """Cut."""
-    error: str | None = None
-    key: str = ""
-    """Its idempotency key."""
-    undoable: bool = False
-    """The tool declares a compensation."""
-    undone: str | None = None
-    """What the compensation did."""
 
 
 class EffectsPage(Frozen):

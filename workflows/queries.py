@@ -23,12 +23,13 @@ from workflows.api import (
     ResultPage,
     RunResult,
     RunStatus,
-    StepLine,
     StepsPage,
     TranscriptPage,
 )
-from workflows.kernel.log import Record, by_step, lineage, shortened
+from workflows.kernel.calls import shortened
+from workflows.kernel.log import Record, lineage
 from workflows.people import EffectsPage, Request, RequestsPage
+from workflows.steps import steps_of
 
 if TYPE_CHECKING:
     from workflows.engine.loop import Drive
@@ -40,8 +41,6 @@ __all__ = [
     "log_page",
     "requests_page",
     "result_page",
-    "step_line",
-    "steps_of",
     "steps_page",
     "transcript",
     "transcript_page",
@@ -50,8 +49,6 @@ __all__ = [
 M = TypeVar("M", bound=BaseModel)
 CLOSED_REQUESTS = 5
 """Closed requests in the answer of `requests`."""
-SUMMARY_CHARS = 300
-"""Characters of a step's summary."""
 UI_REQUESTS = 3
 """Requests in the text for Temporal's UI."""
 UI_REQUEST_CHARS = 1000
@@ -171,28 +168,6 @@ def transcript_page(messages: Sequence[Message], query: PageQuery) -> Transcript
     ]
     page, end = _page(shown, query)
     return TranscriptPage(messages=page, next=end, total=len(messages))
-
-
-def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
-    """The log by steps that hold, one line each; the summary is the first thing that was said in the step."""
-    return tuple(step_line(step.number, step.records) for step in by_step(records) if step.number)
-
-
-def step_line(step: int, group: Sequence[Record]) -> StepLine:
-    """A step by its records; one that is only beginning has none yet."""
-    if not group:
-        return StepLine(step=step, states=(), summary="")
-    moves = [record for record in group if record.to is not None] or group
-    summary = next((record.summary for record in moves if record.summary), "")
-    return StepLine(
-        step=step,
-        branch=group[-1].branch,
-        states=tuple(record.state for record in moves),
-        summary=summary if len(summary) <= SUMMARY_CHARS else f"{summary[: SUMMARY_CHARS - 1]}…",
-        counters=group[-1].counters,
-        started=group[0].started,
-        finished=group[-1].at,
-    )
 
 
 def steps_page(records: Sequence[Record], query: PageQuery) -> StepsPage:

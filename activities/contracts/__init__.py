@@ -12,19 +12,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from activities.contracts.activities import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.answers import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.base import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.characters import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.conversation import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.effects import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.errors import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.images import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.labels import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.paths import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.patterns import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.read_only import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.specs import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.titles import *  # noqa: F403  # `__all__` there says which
 else:
     MODULES = (
-        "activities", "answers", "characters", "conversation", "effects", "errors", "images",
-        "paths", "patterns", "read_only", "specs",
+        "activities", "answers", "base", "characters", "conversation", "effects", "errors", "images",
+        "labels", "paths", "patterns", "read_only", "specs", "titles",
     )  # fmt: skip
 
     def __getattr__(name: str) -> Any:

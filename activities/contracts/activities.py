@@ -9,8 +9,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from activities.contracts.answers import ToolResult
+from activities.contracts.base import Frozen, JsonObject
 from activities.contracts.conversation import Message
-from activities.contracts.specs import ArtifactSpec, Frozen, JsonObject, ModelSpec, ToolSpec
+from activities.contracts.specs import ArtifactSpec, ModelSpec, ToolSpec
 
 __all__ = [
     "CONVERSATION_MISSING",

@@ -9,8 +9,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue
 
+from activities.contracts.base import Frozen, JsonObject, added
 from activities.contracts.conversation import Message, NativeCall
-from activities.contracts.specs import Artifact, Frozen, JsonObject, LabelSource, ToolSpec
+from activities.contracts.labels import LabelSource
+from activities.contracts.specs import Artifact, ToolSpec
 
 __all__ = [
     "MODEL_REFUSED",
@@ -34,7 +36,6 @@ __all__ = [
     "ToolResult",
     "ToolsReturned",
     "Usage",
-    "added",
     "cost_of_tools",
 ]
 
@@ -46,15 +47,6 @@ SHARED_COUNTERS = (
     "model_calls", "tool_calls", "input_tokens", "output_tokens", "tokens", "cost_usd", "unpriced_calls",
 )  # fmt: skip
 """Counters that a run adds to the run around it, once, when it has ended."""
-
-
-def added(*amounts: dict[str, float]) -> dict[str, float]:
-    """The sum by counter."""
-    total: dict[str, float] = {}
-    for one in amounts:
-        for counter, amount in one.items():
-            total[counter] = total.get(counter, 0) + amount
-    return total
 
 
 class BaseAnswer(Frozen):

@@ -7,7 +7,6 @@ asks whether the limit is reached already.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Mapping
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
@@ -21,10 +20,11 @@ from activities.contracts.answers import (
     ModelReplied,
     PersonDecided,
     ToolsReturned,
-    added,
 )
+from activities.contracts.base import Frozen, JsonObject, Strict, added
 from activities.contracts.conversation import Message
-from activities.contracts.specs import ArtifactSpec, Frozen, InnerLimits, JsonObject, MaterialRef, Strict
+from activities.contracts.specs import ArtifactSpec, InnerLimits, MaterialRef
+from activities.contracts.titles import call_title, cut
 
 __all__ = [
     "GOAL_BYTES",
@@ -42,7 +42,6 @@ __all__ = [
     "RunMachine",
     "Say",
     "Together",
-    "call_title",
     "ToolCall",
     "do",
 ]
@@ -173,19 +172,6 @@ class ToolCall(Frozen):
         return call_title(self.tool, {k: v for k, v in self.arguments.items() if k not in self.filled})
 
 
-def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
-    """A call as a person would write it, cut: `search_files(pattern="ERROR", limit=5)`."""
-    words = [
-        f'{name}="{v}"' if isinstance(v, str) else f"{name}={json.dumps(v, ensure_ascii=False)}"
-        for name, v in arguments.items()
-    ]
-    return f"{tool}({_cut(', '.join(_cut(word, 100) for word in words), 180)})"
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
 class CallTools(Effect[ToolsReturned]):
     """Run tools in order, or side by side (at most ten at a time) when `parallel` and every one may be
     repeated."""
@@ -204,7 +190,7 @@ class CallTools(Effect[ToolsReturned]):
     @property
     def title(self) -> str:
         """The calls, cut to one line."""
-        return _cut("; ".join(call.title for call in self.calls), 200)
+        return cut("; ".join(call.title for call in self.calls), 200)
 
     @property
     def price(self) -> dict[str, float]:
@@ -223,7 +209,7 @@ class AskPerson(Effect[PersonDecided]):
     @property
     def title(self) -> str:
         """What is asked."""
-        return f"ask a person: {_cut(self.text, 120)}"
+        return f"ask a person: {cut(self.text, 120)}"
 
 
 class RunMachine(Effect[MachineEnded]):

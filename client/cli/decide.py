@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from client.agents.yaml import nearest, parse
-from client.cli import render
+from client.cli import render, render_requests
 from client.cli.app import COMMANDS
 from client.cli.inbox import open_requests
 from client.cli.interactive import confirm, person_here
@@ -28,7 +28,7 @@ from client.history.checkpoints import source_of
 from client.keys import Signer, signer
 from client.runs.amounts import amounts_from, caps_from
 from client.runs.requests import AnyRequest, command_text, decision_text
-from client.runs.words import plain
+from client.runs.words import plain, request_line
 from client.sdk.agent import AgentClient
 from client.sdk.people import command_from, decision_from
 from client.sdk.sending import SentSignal
@@ -404,7 +404,7 @@ async def _effects(client: AgentClient, run_id: str, step: int) -> tuple[DoneCal
 def _print_effects(calls: tuple[DoneCall, ...] | None, order: Command) -> None:
     if calls is None:
         return
-    render.note_effects(
+    render_requests.note_effects(
         calls, f"step {order.step}", "" if order.compensate else "; a rollback does not undo it"
     )
     if not order.compensate and any(call.undoable and call.undone is None for call in calls):
@@ -453,7 +453,7 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
 ) -> int:
     seen = await _request_meant(client, run_id, requests, name, verb)
     how.check_fits(seen, run_id)
-    if verb == "approve" and not how.digest and render.is_cut(seen):
+    if verb == "approve" and not how.digest and render_requests.is_cut(seen):
         raise NotConfirmed(
             f"{seen.id} is too long to be shown here in full, so nothing was decided; read it with "
             f"`ratchet inbox {run_id}`, and approve it with the --digest that stands there"
@@ -469,14 +469,14 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
             client, run_id, client.decide(run_id, decision, by=how.signer(), signal=signal)
         )
     if not how.as_json and not how.digest:  # with a digest, they have seen it
-        render.out().print(render.request_block(seen, run_id))
+        render.out().print(render_requests.request_block(seen, run_id))
     how.show(run_id, done, decision_text(done, seen, decision), request=seen)
     if not how.as_json:
         paused = False
         with suppress(RatchetError):  # the run may be over by now
             paused = isinstance(done, Decided) and (await client.requests_page(run_id)).paused
         others = [one for one in requests if one.id != seen.id]
-        render.note(render.next_step(done, run_id, others, paused=paused))
+        render.note(render_requests.next_step(done, run_id, others, paused=paused))
     return 0
 
 
@@ -510,8 +510,7 @@ async def _request_meant(
         else f"asks nothing that `{verb}` answers"
     )
     lines = "\n".join(
-        f"  {render.request_line(one)}   ({', '.join(one.options)})"
-        for one in (fits or named)[:MAX_NAMED_REQUESTS]
+        f"  {request_line(one)}   ({', '.join(one.options)})" for one in (fits or named)[:MAX_NAMED_REQUESTS]
     )
     raise UsageError(f"run {run_id} {problem}:\n{lines}\n`ratchet inbox {run_id}` shows the commands")
 
@@ -527,7 +526,7 @@ async def _command_one(client: AgentClient, how: Sending, run_id: str, order: Co
     text = f"run {run_id}, {order.command} by {who.name or 'somebody'}: {command_text(done)}"
     how.show(run_id, done, text, **facts)
     if not how.as_json:
-        render.note(render.next_step(done, run_id))
+        render.note(render_requests.next_step(done, run_id))
     return 0
 
 

@@ -13,7 +13,7 @@ import typer
 from client.agents.agentfile import Draft, find_agent, load_agent
 from client.agents.catalog import check_key, check_servers
 from client.agents.yaml import YamlFile
-from client.cli import render
+from client.cli import render, render_requests
 from client.cli.interactive import confirm
 from client.cli.options import AgentName, CommonOptions, Json, RunName, command, read_text
 from client.cli.run import Starting, check_worker, own_worker, remember_for_workers, start
@@ -299,4 +299,4 @@ def _print_effects(effects: PastEffects, step: int) -> None:
         text = f"what was changed outside since step {step} is not known: {effects.unknown}"
         render.note(f"{text}; the fork may repeat it")
     if effects.calls:
-        render.note_effects(effects.calls, f"step {step}", "; the fork may do this again")
+        render_requests.note_effects(effects.calls, f"step {step}", "; the fork may do this again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from client.cli import render
+from client.cli import render, render_requests
 from client.errors import NoWorker, Refused, StoreNotShared, resume_command
 from client.runs.requests import AnyRequest, request_reason
 from workflows.people import RequestsPage
@@ -36,18 +36,22 @@ async def show_requests(client: AgentClient, run_id: str, *, as_json: bool) -> N
             {
                 **to_jsonable_python(request),
                 "reason": request_reason(request, task),
-                "answers": render.decision_commands(request, run_id),
+                "answers": render_requests.decision_commands(request, run_id),
             }
             for request in requests
         ]
         render.print_json({"run": line, "children": children, "requests": rows, "sent": sent})
         return
-    render.out().print(render.run_block(line, children, datetime.now(UTC), paused=bool(page and page.paused)))
+    render.out().print(
+        render_requests.run_block(line, children, datetime.now(UTC), paused=bool(page and page.paused))
+    )
     if page is None:
         render.note("no worker answers, so this is the short form: not why it asks, nor who may decide")
     for request in requests:
-        render.out().print("\n", render.request_block(request, run_id, full=True, task=task), sep="")
-        render.out().print("\n".join(f"  {one}" for one in render.decision_commands(request, run_id)))
+        render.out().print("\n", render_requests.request_block(request, run_id, full=True, task=task), sep="")
+        render.out().print(
+            "\n".join(f"  {one}" for one in render_requests.decision_commands(request, run_id))
+        )
     for one in sent:
         start = resume_command(embedded=client.ui is not None)
         text = f"{one.request}: `{one.decision}` by {one.by or 'somebody'} was sent, and waits for a worker"

@@ -16,15 +16,16 @@ from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbos
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, resume_command
 from client.runs.words import plain
 from workflows.certificate import of_certificate
-from workflows.queries import steps_of
+from workflows.steps import steps_of
 
 if TYPE_CHECKING:
     from activities.contracts import JsonObject
     from client.history.resets import Reset
     from client.runs.listing import RunLine
     from client.runs.reader import RunReader
-    from workflows.api import RunStatus, StepLine
     from workflows.kernel.log import Record
+    from workflows.status import RunStatus
+    from workflows.steps import StepLine
 
 __all__ = ["app"]
 
@@ -54,7 +55,7 @@ async def show(
             found |= {"status": status, "steps": steps_of(records)}
             if certified := of_certificate(records):
                 found["certificate"] = certified
-            found["resets"] = await _resets(client, run_id)
+            found["resets"] = await _resets(client, run_id) if status.was_reset else ()
         except NoWorker as error:
             if line is None:
                 raise
@@ -102,12 +103,12 @@ async def _show_step(common: CommonOptions, run: str, step: int, as_json: bool) 
 @command(app)
 async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> None:
     """List a run's steps: what each did, and which of them the run can go back to."""
-    from client.history.checkpoints import checkpoint_lines, source_of
+    from client.runs.steps import checkpoint_lines
 
     async with common.runs() as runs:
         run_id = await runs.find(run)
-        source = await source_of(runs, run_id)
-    lines = checkpoint_lines(source)
+        found = await runs.log(run_id, full=True)
+    lines = checkpoint_lines(run_id, found.records)
     if as_json:
         render.print_lines(lines)
         return
@@ -132,7 +133,9 @@ async def log(
         found = await client.log(run_id, since, full=full)
         records = found.records
         line = await _line(client, run_id)
-        resets = [*await _resets(client, run_id)] if records and not as_json else []
+        is_drawn = records and not as_json
+        may_be_reset = is_drawn and (found.from_history or await client.was_reset(run_id))
+        resets = [*await _resets(client, run_id)] if may_be_reset else []
         failure = await _failure(client, line) if line and not records else None
         is_cut_off = line is None and not await client.is_archived(run_id)
     if found.from_history:
@@ -248,13 +251,6 @@ async def _line(client: RunReader, run_id: str) -> RunLine | None:
 
 async def _resets(client: RunReader, run_id: str) -> tuple[Reset, ...]:
     """The resets of a run; none where neither Temporal nor the archive has its history."""
-    try:
-        if not (await client.status(run_id)).was_reset:
-            return ()
-    except NoWorker:
-        pass  # its history says it, too
-    except UnknownRun:
-        return ()
     from client.history.resets import resets_of
 
     with suppress(UnknownRun):

@@ -23,21 +23,14 @@ from rich.console import Console
 from rich.text import Text
 
 from client.cli.live import LiveView
-from client.cli.render import (
-    choices,
-    decision_commands,
-    keys_of,
-    notes,
-    print_json,
-    request_block,
-    request_line,
-)
+from client.cli.render import notes, print_json
+from client.cli.render_requests import choices, decision_commands, keys_of, request_block
 from client.cli.typed import check_counter
 from client.errors import NotConfirmed, RatchetError
 from client.keys import signer
 from client.runs.amounts import amounts_from
 from client.runs.requests import decision_text
-from client.runs.words import plain
+from client.runs.words import plain, request_line
 from workflows.people import Decided, Request, Verb
 
 if TYPE_CHECKING:

@@ -10,29 +10,16 @@ from typing import TYPE_CHECKING
 from activities.contracts import Frozen, JsonObject
 from client.errors import RatchetError, UnknownRun, UsageError
 from client.runs.reader import RunReader
-from workflows.api import AgentTask, StepLine
+from client.runs.steps import begun_steps
+from workflows.api import AgentTask
 from workflows.kernel.errors import NotRestored
-from workflows.kernel.log import Record, lineage
-from workflows.kernel.rollback import Checkpoint, checkpoints, restored
-from workflows.queries import step_line
+from workflows.kernel.log import Checkpoint, Record, lineage
+from workflows.kernel.rollback import restored
 
 if TYPE_CHECKING:
     from workflows.kernel.snapshot import Program
 
-__all__ = [
-    "CheckpointLine", "Source", "StepSnapshot", "checkpoint_lines", "snapshot_at", "source_of",
-]  # fmt: skip
-
-
-class CheckpointLine(StepLine):
-    """One step of a run: where a rollback or a fork can begin again."""
-
-    seq: int
-    """The last record before the step; of a step left behind, its own first one."""
-    state: str
-    """Where the step begins."""
-    holds: bool = True
-    """False: a rollback went to before it, so the run cannot go back to it."""
+__all__ = ["Source", "StepSnapshot", "snapshot_at", "source_of"]
 
 
 class StepSnapshot(Frozen):
@@ -96,12 +83,7 @@ class Source:
     @cached_property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """The steps that it can go back to. Raises RatchetError."""
-        if not self.records:
-            raise RatchetError(
-                f"run {self.run} has no log yet: it has just been started, or its task was refused; "
-                f"`ratchet show {self.run}` says which"
-            )
-        return checkpoints(self.records)
+        return begun_steps(self.run, self.records)
 
     def checkpoint(self, step: int) -> Checkpoint:
         """Where a step begins.
@@ -136,26 +118,6 @@ async def source_of(agents: RunReader, run: str) -> Source:
             records = (await agents.log(run, full=True)).records
             return Source(run, beginning.first_run_id, beginning.task, records, agents.modules)
     return Source(run, result.run_id, task, await agents.archive.records(run), agents.modules)
-
-
-def checkpoint_lines(source: Source) -> tuple[CheckpointLine, ...]:
-    """The steps of a run in the order of the log, also those left behind. Raises RatchetError."""
-    points = source.checkpoints
-    holding = {record.seq for record in lineage(source.records)}
-    groups: dict[tuple[bool, int, int], list[Record]] = {}
-    for record in source.records:
-        if record.back_to is None:
-            holds = record.seq in holding
-            groups.setdefault((holds, 0 if holds else record.branch, record.of_step), []).append(record)
-    lines = []
-    for point in points:
-        line = step_line(point.step, groups.get((True, 0, point.step), []))
-        lines.append(CheckpointLine(**dict(line), seq=point.seq, state=point.state))
-    for (holds, _, step), group in groups.items():
-        if not holds and any(record.to is not None for record in group):
-            line, first = step_line(step, group), group[0]
-            lines.append(CheckpointLine(**dict(line), seq=first.seq, state=first.state, holds=False))
-    return tuple(sorted(lines, key=lambda line: line.seq))
 
 
 def snapshot_at(source: Source, step: int) -> StepSnapshot:

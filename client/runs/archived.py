@@ -13,8 +13,9 @@ from client.server.environment import names_settings
 
 if TYPE_CHECKING:  # models take longer to import than a list may take
     from activities.store.archive import Archive, ChainBroken
-    from workflows.api import AgentTask, RunResult
+    from workflows.api import AgentTask
     from workflows.kernel.log import Record
+    from workflows.status import RunResult
 
 __all__ = ["ArchivedRuns", "archive_opener"]
 
@@ -70,10 +71,16 @@ class ArchivedRuns:
 
     async def result(self, run: str) -> RunResult | None:
         """The result of a run; None when its end is not archived."""
-        from workflows.api import RunResult
+        from workflows.status import RunResult
 
         found = await self.read(lambda archive: archive.result(run))
         return None if found is None else await self.read(lambda _: RunResult.model_validate(found))
+
+    async def end(self, run: str) -> tuple[str, bool] | None:
+        """Temporal's first run id of a run whose end is archived, and whether it was reset; None: it is not.
+        It builds no model of the result, which takes longer than to read a log."""
+        found = await self.read(lambda archive: archive.result(run))
+        return None if found is None else (str(found.get("run_id", "")), bool(found.get("was_reset")))
 
     async def ended_well(self, run: str) -> bool | None:
         """Whether a run reached its goal, unchecked, for lists; None: the archive does not say."""

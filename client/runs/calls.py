@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from activities.contracts import Message, NativeCall, call_title
+from activities.contracts.conversation import Message, NativeCall
+from activities.contracts.titles import call_title
 from workflows.kernel.log import NO_CALLS, LoggedCall, Record
 
 __all__ = ["ShownCall", "Reader", "Reading", "is_call"]

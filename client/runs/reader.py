@@ -37,8 +37,9 @@ from client.runs.listing import Filter, RunLine, run_with_short_id
 
 if TYPE_CHECKING:
     from client.runs.connected import ConnectedReader
-    from workflows.api import RunResult, RunStatus, StepLine
     from workflows.kernel.log import Record
+    from workflows.status import RunResult, RunStatus
+    from workflows.steps import StepLine
 
 __all__ = ["RunLog", "RunReader"]
 
@@ -212,11 +213,18 @@ class RunReader:
         """Where a run is."""
         if live := await self._live(run):
             return await live.live_status(run)
-        from workflows.api import RunStatus
+        from workflows.status import RunStatus
 
         result, last = await self._archived_result(run), await self.archive.last_record(run)
         common = {name: getattr(result, name) for name in RunStatus.model_fields if hasattr(result, name)}
         return RunStatus(**common, visit=last.visit, finished=last.at) if last else RunStatus(**common)
+
+    async def was_reset(self, run: str) -> bool:
+        """Temporal took it, or a run above it, back to an earlier event of its history."""
+        if live := await self._live(run):
+            return (await live.live_status(run)).was_reset
+        end = await self.archive.end(run)
+        return end is not None and end[1]
 
     async def records(self, run: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
         """All records of a run so far, from sequence number `since` on.
@@ -241,7 +249,7 @@ class RunReader:
 
     async def steps(self, run: str) -> tuple[StepLine, ...]:
         """What a run did, one line for each step that holds; as `log` where no worker answers."""
-        from workflows.queries import steps_of
+        from workflows.steps import steps_of
 
         return steps_of((await self.log(run)).records)
 
@@ -267,7 +275,7 @@ class RunReader:
         from activities.store.encryption import KeyMissing
 
         try:
-            result = await self.archive.result(run)
+            end = await self.archive.end(run)
         except RatchetError as error:
             cause = error.__cause__
             if known is None or isinstance(cause, KeyMissing):
@@ -275,15 +283,20 @@ class RunReader:
             if isinstance(cause, ChainBroken) and cause.run[1] == known:
                 raise  # somebody changed it: that must not stay unsaid
             return False  # a run that Temporal knows needs no archive
-        if result is None or known not in {None, result.run_id}:
+        if end is None or known not in {None, end[0]}:
             return False
         # a run that was reset goes on under the same id
         return known is None or not (await self.describe(run)).is_running
 
     async def _archived_result(self, run: str) -> RunResult:
         """The result of a run that Temporal does not know, or that is over. Raises UnknownRun."""
-        if result := await self.archive.result(run):
-            return result
+        try:
+            if result := await self.archive.result(run):
+                return result
+        except RatchetError:  # its chain is whole, so another release has written it
+            if await self.first_run_id(run) is None:
+                raise
+            return await (await self.server()).live_result(run)
         if last := await self.archive.last_record(run):
             raise UnknownRun(
                 f"Temporal at {self.where} does not know run {run} any more, and the archive has its "

@@ -26,11 +26,12 @@ from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
 if TYPE_CHECKING:
     from activities.settings import Settings
     from client.agents.agentfile import AgentFile
-    from client.history.checkpoints import CheckpointLine, StepSnapshot
+    from client.history.checkpoints import StepSnapshot
     from client.history.compare import Comparison
     from client.history.fork import ForkChanges, PastEffects
     from client.history.replay import ReplayResult
     from client.history.resets import Reset
+    from client.runs.steps import CheckpointLine
     from client.server.embedded import Ports
 
 __all__ = ["AgentClient", "pinned"]
@@ -203,9 +204,9 @@ class AgentClient(RunCommander):
 
     async def checkpoints(self, run: str) -> tuple[CheckpointLine, ...]:
         """The steps of a run: those that `rollback` and `fork` can begin again, and those left behind."""
-        from client.history.checkpoints import checkpoint_lines, source_of
+        from client.runs.steps import checkpoint_lines
 
-        return checkpoint_lines(await source_of(self, run))
+        return checkpoint_lines(run, (await self.log(run, full=True)).records)
 
     async def snapshot(self, run: str, step: int) -> StepSnapshot:
         """The state of a run when a step began; live, over, or from the archive."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -13,11 +14,12 @@ from typing import Any, Never
 import pytest
 
 from activities.settings import Settings
+from activities.store.archive import end_of, text_of
 from client.errors import NoWorker, UnknownRun, UsageError
-from client.history.checkpoints import checkpoint_lines, source_of
 from client.runs.archived import ArchivedRuns, archive_opener
 from client.runs.files import RunFiles
 from client.runs.reader import RunReader
+from client.runs.steps import checkpoint_lines
 from client.sdk.agent import AgentClient
 from client.server.embedded import running_server
 from tests.client.asking import asking, talk
@@ -60,7 +62,7 @@ async def all_of(runs: RunReader) -> dict[str, Any]:
         "status": await runs.status(DONE),
         "records": await runs.records(DONE, 2),
         "steps": await runs.steps(DONE),
-        "checkpoints": checkpoint_lines(await source_of(runs, DONE)),
+        "checkpoints": checkpoint_lines(DONE, await runs.records(DONE)),
     }
 
 
@@ -172,6 +174,27 @@ def _copied(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(update={"data_dir": home})
 
 
+async def test_server_is_asked_where_the_archived_result_is_of_another_form(
+    told: tuple[Settings, dict[str, Any]], tmp_path: Path
+) -> None:
+    """As another release may have written it: its chain is whole, and Temporal knows the run."""
+    settings = _copied(told[0], tmp_path)
+    assert (await stopped(settings).result(DONE)).ok
+    with closing(sqlite3.connect(settings.archive_file)) as file, file:
+        (text,) = file.execute("SELECT result FROM runs WHERE workflow_id = ?", (DONE,)).fetchone()
+        (last,) = file.execute(
+            "SELECT hash FROM records WHERE workflow_id = ? ORDER BY seq DESC", (DONE,)
+        ).fetchone()
+        other = {name: value for name, value in json.loads(text).items() if name != "ok"}
+        file.execute(
+            "UPDATE runs SET result = ?, head = ? WHERE workflow_id = ?",
+            (text_of(other), end_of(last, other), DONE),
+        )
+    for ask in (stopped(settings).result, stopped(settings).status):
+        with pytest.raises(Asked):
+            await ask(DONE)
+
+
 def test_reading_commands_import_little(told: tuple[Settings, dict[str, Any]]) -> None:
     """What takes long to import is not imported by a command that does without it."""
     program = """
@@ -181,7 +204,14 @@ for words in (
     "list --agent a", "inbox", "costs --by day", "show done", "steps done", "log done", "result done"
 ):
     code = execute(words.split())
-    slow = (name for name in ("temporalio", "grpc", "pydantic", "rich.console") if name in sys.modules)
+    slow = (
+        name
+        for name in (
+            "temporalio", "grpc", "pydantic", "rich.console", "workflows.api", "workflows.people",
+            "workflows.kernel.machine", "activities.contracts.effects",
+        )
+        if name in sys.modules
+    )
     print("loaded", words, code, *slow)
 """
     variables = {"RATCHET_DATA_DIR": str(told[0].data_dir), "PYTHONPATH": str(Path.cwd())}

@@ -39,6 +39,7 @@ from activities.contracts import (
     do,
 )
 from tests.kernel.random_machines import answer, plans, program
+from workflows.kernel.calls import answered
 from workflows.kernel.context import Context
 from workflows.kernel.errors import (
     AgentError,
@@ -58,9 +59,9 @@ from workflows.kernel.errors import (
     bug_text,
 )
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.log import Record, answered, chain
+from workflows.kernel.log import Record, chain, checkpoints
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
-from workflows.kernel.rollback import checkpoints, forked, restored, restored_context, rolled_back
+from workflows.kernel.rollback import forked, restored, restored_context, rolled_back
 from workflows.kernel.snapshot import Program, Suspension, dump
 from workflows.kernel.transition import advance, close, leave_interrupt, load, start, steer
 

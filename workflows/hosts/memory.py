@@ -32,7 +32,7 @@ from activities.contracts import (
     ToolResult,
     ToolSpec,
 )
-from workflows.api import AgentTask, RunResult, StepLine
+from workflows.api import AgentTask, RunResult
 from workflows.engine.loop import Drive
 from workflows.engine.run_state import QueuedCommand
 from workflows.gate.decisions import Refused
@@ -44,7 +44,7 @@ from workflows.kernel.machine import Extensions, Machine, RunInput, state_name
 from workflows.kernel.rollback import restored, restored_context, rolled_back
 from workflows.kernel.snapshot import Observer, Program, Snapshot, Suspension
 from workflows.people import Command, Decision, Request, Verb
-from workflows.queries import steps_of
+from workflows.steps import StepLine, steps_of
 from workflows.task import InvalidTask, first_step, program_for
 
 __all__ = [

@@ -35,7 +35,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from activities.contracts import AgentError, KernelError, TransientError
+from activities.contracts.errors import AgentError, KernelError, TransientError
 from activities.text import problems_text, readable
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from activities.contracts import Conversation, JsonObject, Message
@@ -11,40 +11,22 @@ from workflows.kernel.context import Context, apply_difference
 from workflows.kernel.errors import NotRestored, restoring
 from workflows.kernel.labels import first_of_each
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.log import FORKED, MIGRATED, ROLLED_BACK, STARTED, VERSION, Record, lineage
+from workflows.kernel.log import (
+    FORKED,
+    MIGRATED,
+    ROLLED_BACK,
+    STARTED,
+    VERSION,
+    Checkpoint,
+    Record,
+    checkpoints,
+    lineage,
+)
 from workflows.kernel.machine import Machine
 from workflows.kernel.snapshot import Program, RunFacts, Snapshot, Suspension, suspension_from
 from workflows.kernel.transition import Transition
 
-__all__ = ["Checkpoint", "checkpoints", "forked", "migrated", "restored", "restored_context", "rolled_back"]
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A step's beginning, or the end of a finished run: where it can go back to."""
-
-    step: int
-    """1, 2, ...; 0 is the run's start. The end has the number of the step that would follow."""
-    seq: int
-    """Number of the record that led there."""
-    state: str
-    at: float
-    """Seconds since 1970."""
-
-
-def checkpoints(records: Iterable[Record]) -> tuple[Checkpoint, ...]:
-    """The run's start, the beginning of each step that still holds, and the end after the last one (spec
-    1.8), if the machine can go on from there."""
-    found: dict[int, Checkpoint] = {}
-    for record in lineage(records):
-        if record.to is None:
-            continue
-        if record.event == STARTED:
-            found[0] = Checkpoint(0, record.seq, record.to, record.at)
-        if record.begins or record.reopens:
-            number = record.step + 1
-            found[number] = Checkpoint(number, record.seq, record.to, record.at)
-    return tuple(found.values())
+__all__ = ["forked", "migrated", "restored", "restored_context", "rolled_back"]
 
 
 @restoring()

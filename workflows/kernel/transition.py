@@ -33,6 +33,7 @@ from activities.contracts import (
     read_only,
 )
 from activities.text import readable
+from workflows.kernel.calls import answered, wanted_calls
 from workflows.kernel.context import (
     Context,
     Misfit,
@@ -61,18 +62,7 @@ from workflows.kernel.errors import (
 )
 from workflows.kernel.labels import brought, first_of_each, holds_text
 from workflows.kernel.ledger import Breach, Ledger
-from workflows.kernel.log import (
-    CLOSED,
-    FORKED,
-    ROLLED_BACK,
-    STARTED,
-    STEERED,
-    VERSION,
-    LoggedCall,
-    Record,
-    answered,
-    wanted_calls,
-)
+from workflows.kernel.log import CLOSED, FORKED, ROLLED_BACK, STARTED, STEERED, VERSION, LoggedCall, Record
 from workflows.kernel.machine import Event, Exit, Interrupt, Run, State, VisitEnd, state_name
 from workflows.kernel.snapshot import (
     ANSWER,

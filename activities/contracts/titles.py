@@ -1,0 +1,23 @@
+"""Titles of calls, for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["call_title"]
+
+
+def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
+    """A call as a person would write it, cut: `search_files(pattern="ERROR", limit=5)`."""
+    words = [
+        f'{name}="{v}"' if isinstance(v, str) else f"{name}={json.dumps(v, ensure_ascii=False)}"
+        for name, v in arguments.items()
+    ]
+    return f"{tool}({cut(', '.join(cut(word, 100) for word in words), 180)})"
+
+
+def cut(text: str, limit: int) -> str:
+    """At most so many characters of the text; the last says that there were more."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

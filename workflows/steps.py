@@ -1,0 +1,47 @@
+"""A run's steps in one line each, from its log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from activities.contracts.base import Frozen
+from workflows.kernel.log import Record, by_step
+
+__all__ = ["StepLine", "step_line", "steps_of"]
+
+SUMMARY_CHARS = 300
+"""Characters of a step's summary."""
+
+
+class StepLine(Frozen):
+    """One step in one line."""
+
+    step: int
+    branch: int = 0
+    states: tuple[str, ...]
+    summary: str
+    counters: dict[str, float] = {}
+    started: float = 0
+    finished: float = 0
+
+
+def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
+    """The log by steps that hold, one line each; the summary is the first thing that was said in the step."""
+    return tuple(step_line(step.number, step.records) for step in by_step(records) if step.number)
+
+
+def step_line(step: int, group: Sequence[Record]) -> StepLine:
+    """A step by its records; one that is only beginning has none yet."""
+    if not group:
+        return StepLine(step=step, states=(), summary="")
+    moves = [record for record in group if record.to is not None] or group
+    summary = next((record.summary for record in moves if record.summary), "")
+    return StepLine(
+        step=step,
+        branch=group[-1].branch,
+        states=tuple(record.state for record in moves),
+        summary=summary if len(summary) <= SUMMARY_CHARS else f"{summary[: SUMMARY_CHARS - 1]}…",
+        counters=group[-1].counters,
+        started=group[0].started,
+        finished=group[-1].at,
+    )
