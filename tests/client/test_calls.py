@@ -10,6 +10,7 @@ from client.console.steps import steps_of
 from client.runs.calls import Reader
 from client.runs.words import spent
 from workflows.kernel.log import LoggedCall, Record
+from workflows.steps import steps_of as lines_of
 
 LONG = "a long result " * 40
 CUT = f"{LONG[:299]}…"
@@ -81,6 +82,16 @@ def test_console_step_has_the_calls_of_any_machine_and_what_it_says() -> None:
     (step,) = steps_of([record(answered=[made("it is b")], reason="b was found")])
     assert [(item.kind, item.text, [call.text for call in item.calls]) for item in step.items] == [
         ("call", "", ["it is b"]), ("note", "b was found", []),
+    ]  # fmt: skip
+
+
+def test_step_in_one_line_says_once_what_the_machine_repeats() -> None:
+    """As the tutorial's does: the words of its event are the model's."""
+    asked = [LoggedCall(kind="call_tools", title='send(text="it is late")')]
+    repeated = record(to="act", thought="It is late.", reason="It is late.\n", asked=asked)
+    added = record(seq=2, to="act", step=2, of_step=2, thought="It is late.", reason="and it rains")
+    assert [line.summary for line in lines_of([repeated, added])] == [
+        'It is late. -> send(text="it is late")', "It is late.; and it rains",
     ]  # fmt: skip
 
 

@@ -148,9 +148,10 @@ class Record(Frozen):
 
     @property
     def summary(self) -> str:
-        """In words what happened: the broken rule; or what was thought, why, and which calls come next; or
-        else which were made."""
-        words = "; ".join(filter(None, (self.thought, self.reason)))
+        """In words what happened: the broken rule; or what was thought, why if that is more, and which calls
+        come next; or else which were made."""
+        is_repeated = self.reason.strip() == self.thought.strip()
+        words = "; ".join(filter(None, (self.thought, "" if is_repeated else self.reason)))
         wanted = "; ".join(one.title for one in self.asked)
         made = "; ".join(one.title for one in self.answered if one.kind not in NO_CALLS)
         return self.error or " -> ".join(filter(None, (words, wanted))) or made
