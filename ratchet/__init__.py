@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from client.errors import ServerBusy as ServerBusy
     from client.errors import ServerError as ServerError
     from client.errors import StoreNotShared as StoreNotShared
+    from client.errors import TaskFails as TaskFails
     from client.errors import UnknownRun as UnknownRun
     from client.errors import Unreachable as Unreachable
     from client.errors import Unreadable as Unreadable
@@ -84,8 +85,8 @@ _HOMES = {
     "client.agents.agentfile": ("load_agent",),
     "client.errors": (
         "CodeChanged", "DuplicateRun", "MachineBug", "NoWorker", "RatchetError", "Refused", "RunFailed",
-        "RunNotBegun", "RunRefused", "ServerBusy", "ServerError", "StoreNotShared", "UnknownRun",
-        "Unreachable", "Unreadable", "UsageError", "WorkersBusy",
+        "RunNotBegun", "RunRefused", "ServerBusy", "ServerError", "StoreNotShared", "TaskFails",
+        "UnknownRun", "Unreachable", "Unreadable", "UsageError", "WorkersBusy",
     ),
     "client.history.fork": ("ForkChanges",),
     "client.keys": ("signer",),

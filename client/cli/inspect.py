@@ -134,8 +134,8 @@ async def log(
         records = found.records
         line = await _line(client, run_id)
         is_drawn = records and not as_json
-        may_be_reset = is_drawn and (found.from_history or await client.was_reset(run_id))
-        resets = [*await _resets(client, run_id)] if may_be_reset else []
+        may_be = is_drawn and (found.from_history or await _may_be_reset(client, run_id))
+        resets = [*await _resets(client, run_id)] if may_be else []
         failure = await _failure(client, line) if line and not records else None
         is_cut_off = line is None and not await client.is_archived(run_id)
     if found.from_history:
@@ -247,6 +247,14 @@ async def _line(client: RunReader, run_id: str) -> RunLine | None:
         return await client.describe(run_id)
     except UnknownRun:
         return None
+
+
+async def _may_be_reset(client: RunReader, run_id: str) -> bool:
+    """False: it was not. Where its worker has just gone, its history says it."""
+    try:
+        return await client.was_reset(run_id)
+    except NoWorker:
+        return True
 
 
 async def _resets(client: RunReader, run_id: str) -> tuple[Reset, ...]:
