@@ -32,6 +32,7 @@ from activities.contracts import (
     Sink,
     Strict,
     ToolEffect,
+    ToolSpec,
     all_visible,
 )
 from workflows.status import (
@@ -563,8 +564,9 @@ class RequestsPage(Frozen):
     total: int
     """How many are open."""
     paused: bool = False
-    parameters: dict[str, JsonObject] = {}
-    """Tool -> JSON schema of its arguments as the run has recorded it; only where `schemas` are asked for."""
+    tools: dict[str, ToolSpec] = {}
+    """Those that are asked about, as the run has recorded and labelled them; only where `schemas` are asked
+    for."""
 
 
 # -- what people say --------------------

@@ -194,7 +194,7 @@ def requests_page(drive: Drive | None, query: RequestsQuery) -> RequestsPage:
         next=end,
         total=len(waiting),
         paused=drive.run.paused,
-        parameters={name: specs[name].parameters for name in {one.tool or "" for one in page} & set(specs)},
+        tools={name: specs[name] for name in {one.tool or "" for one in page} & set(specs)},
     )
 
 

@@ -233,7 +233,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
         _use_base_url(choice)
         catalog = Catalog.load(settings)
         catalog.check(agent, draft)
-        for warning in catalog.warnings(agent):
+        for warning in (*catalog.warnings(agent), *_unbounded(catalog, agent)):
             render.note(f"warning: {plain(warning)}")
         check_key(agent.models.values())
         await check_servers(agent.models)
@@ -264,6 +264,17 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
                 task_queue=queue,
             )
     raise AssertionError("unreachable: an exit stack swallows nothing")
+
+
+def _unbounded(catalog: Catalog, agent: AgentFile) -> Iterator[str]:
+    """What this agent can do without a bound and with nobody asked, if that is known. The solver is loaded
+    only where a rule may let calls of an unsafe tool pass so."""
+    if not any(one.effect == "unsafe" and one.name in agent.tools for one in catalog.tools):
+        return
+    from client.proof.agent import judged, unbounded_text
+
+    if found := unbounded_text(judged(catalog, agent)):
+        yield f"{found}; `at_most` in a rule is a bound, `ratchet verify agent` shows each rule"
 
 
 async def start(

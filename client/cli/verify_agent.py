@@ -17,21 +17,16 @@ from client.cli import render
 from client.cli.mcptools import mcp_servers
 from client.cli.options import DirectoryOptions, Json
 from client.errors import UsageError
+from client.proof.agent import NO_SOLVER, judged
 from client.runs.words import plain
 from client.server.workerconfig import Allowed
 
 if TYPE_CHECKING:
-    from activities.contracts import ToolSpec
     from workflows.verify.policy.bounds import Radius
     from workflows.verify.policy.call_sets import CallSet
-    from workflows.verify.policy.report import AgentReport, Comparison, Judged
+    from workflows.verify.policy.report import AgentReport, Comparison
 
 __all__ = ["agent"]
-
-NO_SOLVER = (
-    "`ratchet verify agent` needs the solver z3, which is not installed: `pip install 'ratchet[verify]'`, in "
-    "a checkout `pip install '.[verify]'`"
-)
 
 File = Annotated[str, typer.Argument(help="Agent file, or name of a shipped agent.", metavar="FILE")]
 Against = Annotated[
@@ -54,7 +49,7 @@ async def agent(  # each is an option of the command
 ) -> int:
     """Show the most that an agent can do in one run with nobody asked; or what a change newly allows."""
     if find_spec("z3") is None:
-        raise UsageError(NO_SOLVER)
+        raise UsageError(f"`ratchet verify agent` {NO_SOLVER}")
     from workflows.verify.policy.report import compared, reported
 
     chosen, draft = Choice(agent=file).finish()
@@ -62,13 +57,13 @@ async def agent(  # each is an option of the command
     catalog = Catalog.load(settings)
     catalog.check(chosen, draft)
     served = [tool for server in await mcp_servers(settings) for tool in server.tools]
-    judged = _judged(catalog, chosen, served)
+    now = judged(catalog, chosen, served)
     if against is None:
-        report = reported(judged)
+        report = reported(now)
         _print(_report_json(report), _report_lines(report), _report_markdown(report), as_json, markdown)
         weak = report.unknown or report.useless or any(one.is_unbounded for one in report.radii)
         return 1 if report.violations or (strict and weak) else 0
-    found = compared(judged, _judged(catalog, _old_agent(against), served))
+    found = compared(now, judged(catalog, _old_agent(against), served))
     lines = list(_change_lines(found)) or ["nothing is newly allowed"]
     _print(
         _change_json(found),
@@ -78,15 +73,6 @@ async def agent(  # each is an option of the command
         markdown,
     )
     return 0 if found.is_empty else 1
-
-
-def _judged(catalog: Catalog, chosen: AgentFile, served: list[ToolSpec]) -> Judged:
-    from workflows.verify.policy.report import Judged
-
-    machine = catalog.machine(chosen.machine, chosen.machine_version, chosen.options)
-    known = [tool for tool in (*catalog.tools, *served) if tool.name in chosen.tools]
-    specs = {tool.name: chosen.labels.labelled(tool) for tool in known}
-    return Judged(chosen, machine, specs)
 
 
 def _old_agent(path: Path) -> AgentFile:
@@ -114,13 +100,13 @@ def _print(
 def _report_lines(report: AgentReport) -> Iterator[str]:
     from workflows.verify.policy.report import WHEN, bound_text, radius_text
 
-    judged = report.judged
-    yield f"agent {judged.agent.name}: machine {judged.machine.name}; {bound_text(judged.bound)}"
+    about = report.judged
+    yield f"agent {about.agent.name}: machine {about.machine.name}; {bound_text(about.bound)}"
     plain_tools = [name for name, sets in report.sets.items() if _is_plain(sets)]
     for name, sets in report.sets.items():
         if name in plain_tools:
             continue
-        yield f"\n{name} ({judged.specs[name].effect})"
+        yield f"\n{name} ({about.specs[name].effect})"
         for one in sets:
             bound = f", {one.bound_text}" if one.bound_text else ""
             yield f"  {one.entry}{_of(one)}{bound}: {WHEN[one.level]}"
@@ -170,7 +156,7 @@ def _which(one: CallSet) -> Iterator[str]:
 def _report_markdown(report: AgentReport) -> str:
     from workflows.verify.policy.report import WHEN, bound_text, radius_text
 
-    judged = report.judged
+    about = report.judged
     rows = [
         f"| `{one.tool}` | {one.effect} | {WHEN[one.level]} | {_cell(radius_text(one))} | {_code(one)} |"
         for one in report.radii
@@ -178,9 +164,9 @@ def _report_markdown(report: AgentReport) -> str:
     table = ["| tool | effect | when | at most in one run | such as |", "|---|---|---|---|---|", *rows]
     nothing = "No call of an unsafe or keyed tool passes without a person."
     lines = [
-        f"### What `{judged.agent.name}` can do with nobody asked",
+        f"### What `{about.agent.name}` can do with nobody asked",
         "",
-        f"Machine `{judged.machine.name}`; {bound_text(judged.bound)}.",
+        f"Machine `{about.machine.name}`; {bound_text(about.bound)}.",
         "",
         *(table if rows else [nothing]),
     ]

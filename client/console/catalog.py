@@ -1,4 +1,4 @@
-"""Agents: what there is, and starting one with a goal."""
+"""Agents: what there is, what each can do with nobody asked, and starting one with a goal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from starlette.responses import Response
 from client.agents.agentfile import SCRIPTED, AgentFile, Choice, agents_here, load_agent, shipped_agents
 from client.agents.catalog import check_key
 from client.console.page import Console, Handler, form_of
+from client.console.radius import Question
 from client.errors import UsageError
+from client.proof.agent import judged
 
 __all__ = ["ROUTES"]
 
@@ -92,6 +94,27 @@ async def agents(
     )
 
 
+async def agent_page(console: Console, request: Request) -> Response:
+    """What an agent can do in one run with nobody asked."""
+    offer = (await asyncio.to_thread(_offers, console)).get(request.query_params.get("name", ""))
+    if offer is None or offer.agent is None or offer.problem:
+        problem = offer.problem if offer else ""
+        raise UsageError(problem or "There is no such agent here; choose one of the list: /agents")
+    agent, draft = Choice(agent=str(offer.path)).finish()
+    console.catalog.check(agent, draft)
+    about = judged(console.catalog, agent)
+    return console.page(
+        request,
+        "agent.html",
+        title=offer.name,
+        offer=offer,
+        found=await console.radii.answer(
+            Question(agent=agent, modules=agent.modules, specs=tuple(about.specs.values()))
+        ),
+        unlisted=[name for name in agent.tools if name not in about.specs],
+    )
+
+
 async def start(console: Console, request: Request) -> Response:
     """Start a run of one of the agents that are shown."""
     form = await form_of(request)
@@ -113,5 +136,6 @@ async def start(console: Console, request: Request) -> Response:
 
 ROUTES: Sequence[tuple[str, str, Handler]] = (
     ("GET", "/agents", agents),
+    ("GET", "/agent", agent_page),
     ("POST", "/agents", start),
 )

@@ -15,12 +15,15 @@ from starlette.responses import Response
 from activities.contracts import JsonObject
 from client.console.forms import Field, arguments_in, field_key, fields_of
 from client.console.page import Console, Handler, Parts, form_of, link
+from client.console.radius import Question, question_of_run
+from client.console.sources import RunView
 from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError
 from client.runs.amounts import amounts_from
 from client.runs.listing import RequestSummary
 from client.runs.requests import DECISIONS, decision_text, request_reason
 from client.sdk.people import decision_from
+from workflows.api import RunStatus
 from workflows.people import Request, StandingApproval
 
 __all__ = ["ROUTES"]
@@ -115,7 +118,7 @@ async def request_page(
         "request.html",
         title=_title(asked),
         status=status,
-        parts={"news": Markup("")} if is_open else {},
+        parts={"news": Markup(""), "alone": Markup("")} if is_open else {},
         live=link("/live/request", run=run, id=name, digest=asked.digest) if is_open else "",
         **values,
     )
@@ -125,16 +128,44 @@ async def live_request(console: Console, request: HttpRequest) -> Response:
     """Says while a request is open on a page that somebody else has decided it, or that it has changed."""
     run, name = request.query_params.get("run", ""), request.query_params.get("id", "")
     digest = request.query_params.get("digest", "")
+    alone = _Alone(console, run, name)
 
     async def news() -> Parts:
         short = await console.agents.request_summaries(run)
         if any((one.id, one.digest) == (name, digest) for one in short):
-            return {"news": Markup("")}
+            return {"news": Markup(""), "alone": await alone.part()}
         asked = await _find(console, run, name)
         changed = asked.digest != digest or (isinstance(asked, Request) and not asked.is_open)
         return {"news": console.part("_news.html", asked=asked, run=run) if changed else Markup("")}
 
     return console.stream(request, news)
+
+
+class _Alone:
+    """What a run could do without the person who is asked, while its request is open."""
+
+    def __init__(self, console: Console, run: str, name: str) -> None:
+        self._console, self._run, self._name = console, run, name
+        self._status: RunStatus | None = None
+        self._question: Question | None = None
+
+    async def part(self) -> Markup:
+        """One sentence, as the run is now; empty while nobody knows it."""
+        view = await self._console.sources.view(self._run)
+        if view.status is not self._status:
+            self._status, self._question = view.status, None
+            with suppress(RatchetError):  # no worker, or no store
+                self._question = await self._asked(view)
+        found = self._console.radii.known(self._question) if self._question else None
+        return self._console.part("_alone.html", sentence=found.sentence if found else "")
+
+    async def _asked(self, view: RunView) -> Question | None:
+        page = await self._console.agents.requests_page(self._run, schemas=True)
+        asked = next((one for one in page.open if one.id == self._name), None)
+        if asked is None or asked.kind != "approval" or asked.tool not in page.tools:
+            return None
+        modules = self._console.agents.connection.settings.modules
+        return question_of_run(view, asked.tool, page.tools, modules)
 
 
 def _title(asked: AnyRequest) -> str:
@@ -147,7 +178,8 @@ async def _fields(console: Console, run: str, asked: AnyRequest) -> tuple[Field,
         return ()
     schema: JsonObject | None = None
     with suppress(RatchetError):  # no worker, or no store: each field is of its value's type
-        schema = (await console.agents.requests_page(run, schemas=True)).parameters.get(asked.tool or "")
+        spec = (await console.agents.requests_page(run, schemas=True)).tools.get(asked.tool or "")
+        schema = spec.parameters if spec else None
     return fields_of(asked.arguments, schema)
 
 

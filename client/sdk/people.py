@@ -129,21 +129,21 @@ class RunCommander(ConnectedReader):
         """All open requests in one page, as they were at one moment, and whether the run is paused.
 
         Args:
-            schemas: with those of their tools. An MCP server's may be so long that they lie in the workers'
+            schemas: with their tools. An MCP server's schemas may be so long that they lie in the workers'
                 store.
         """
         while True:
             page = await self._requests_from(run, 0, schemas)
-            found, parameters = page.open, page.parameters
+            found, tools = page.open, page.tools
             while page.open and len(found) < page.total:
                 page = await self._requests_from(run, len(found), schemas)
                 # When an older request closes, indices fall, and the page has left one out: begin again.
                 last = (await self._requests_from(run, len(found) - 1)).open
                 if not last or last[0].id != found[-1].id:
                     break
-                found, parameters = (*found, *page.open), parameters | page.parameters
+                found, tools = (*found, *page.open), tools | page.tools
             else:
-                return page.model_copy(update={"open": found, "parameters": parameters})
+                return page.model_copy(update={"open": found, "tools": tools})
 
     async def open_and_closed_requests(self, run: str) -> tuple[Request, ...]:
         """The open requests, followed by the five that were closed last; each once."""

@@ -193,17 +193,85 @@ def test_strict_fails_on_what_has_no_bound(cli: Cli, tmp_path: Path) -> None:
     assert cli("verify", "agent", payer(tmp_path, "payer"), "--strict").code == 0
 
 
+MAIN = "from client.start import main; main()"
+
+
 def test_missing_solver_is_one_line(tmp_path: Path) -> None:
-    """As where the extra is not installed."""
-    program = "import sys; sys.modules['z3'] = None; from client.start import main; main()"
-    command = [sys.executable, "-c", program, "verify", "agent", "payments"]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, check=False,
-        env=environment(RATCHET_DATA_DIR=str(tmp_path / "data")),
-    )  # fmt: skip
+    ended = without_solver(MAIN, tmp_path, "verify", "agent", "payments")
     assert ended.returncode == 2
     assert "pip install" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+PAY = """
+from pydantic import BaseModel, Field
+from ratchet import Tool
+
+class Params(BaseModel):
+    "Pay somebody."
+    cents: int = Field(ge=1)
+
+TOOL = Tool(name="pay", params=Params, run=lambda params: "paid", effect="{effect}")
+"""
+NEVER = "{tools: [pay], ask: never}"
+
+
+def refused(folder: Path, rules: str, effect: str = "unsafe") -> str:
+    """An agent that is not started, for want of a key."""
+    (folder / "pay.py").write_text(PAY.format(effect=effect))
+    path = folder / "payer.yaml"
+    path.write_text(
+        "{machine: tools, tools: [pay], modules: [pay.py], models: gpt-5-mini,\n"
+        f"approvals: {{rules: [{rules}]}}}}"
+    )
+    return str(path)
+
+
+def test_run_warns_of_what_passes_without_a_bound(cli: Cli, tmp_path: Path) -> None:
+    shown = cli("run", "--agent", refused(tmp_path, NEVER), "go")
+    (line,) = (one for one in shown.err.splitlines() if one.startswith("warning"))
+    assert "nobody is asked about pay: at most 1000 calls, cents without any bound in one run" in line
+
+
+@pytest.mark.parametrize(
+    ("rules", "effect"),
+    [
+        pytest.param("{tools: [pay], ask: never, at_most: {sum: {cents: 50}}}", "unsafe", id="bounded"),
+        pytest.param("{tools: [pay], ask: always}", "unsafe", id="people are asked"),
+        pytest.param(f"{{ask: always}}, {NEVER}", "unsafe", id="never reached"),
+        pytest.param(NEVER, "read", id="no unsafe tool"),
+    ],
+)
+def test_run_is_silent_about_what_is_bounded(cli: Cli, tmp_path: Path, rules: str, effect: str) -> None:
+    shown = cli("run", "--agent", refused(tmp_path, rules, effect), "go")
+    assert "OPENAI_API_KEY" in shown.err
+    assert "warning" not in shown.err
+
+
+def without_solver(program: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """As where the extra is not installed."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules['z3'] = None; {program}", *args],
+        capture_output=True, text=True, cwd=folder, check=False,
+        env=environment(RATCHET_DATA_DIR=str(folder / "data")),
+    )  # fmt: skip
+
+
+def test_run_without_the_solver_says_nothing_of_it(tmp_path: Path) -> None:
+    ended = without_solver(MAIN, tmp_path, "run", "--agent", refused(tmp_path, NEVER), "go")
+    assert ended.returncode == 2
+    assert "OPENAI_API_KEY" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_console_without_the_solver_says_how_to_get_it(tmp_path: Path) -> None:
+    program = (
+        "import asyncio; from workflows.api import AgentSpec; from client.console.radius import *; "
+        "print(asyncio.run(answer_to(Question(agent=AgentSpec(), modules=(), specs=()))).problem)"
+    )
+    ended = without_solver(program, tmp_path)
+    assert "pip install 'ratchet[verify]'" in ended.stdout
+    assert (len(ended.stdout.splitlines()), ended.stderr) == (1, "")
 
 
 @pytest.mark.exhaustive

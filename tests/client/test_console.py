@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, MutableMapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx2
 import pytest
@@ -24,14 +25,16 @@ from client.proof.digests import digests_of
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
 from tests.client.asking import asking, bounded, marks, newer, opened, talk
+from tests.client.conftest import ROOT
 from tests.server.conftest import real_server
 from tests.server.trials import PATIENCE, calls, eventually, task
 from workflows.api import TASK_QUEUE
 from workflows.certificate import Certificate
 from workflows.kernel.labels import Labels
-from workflows.people import Approvals, Group, People, RequestSettings
+from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, Request, RequestSettings
 
 HOST = "localhost:8260"
+TRANSFER = ROOT / "examples" / "tools" / "transfer.py"
 ORIGIN = {"origin": f"http://{HOST}"}
 EVIL = '"><script>alert(1)</script><img src=x onerror=alert(2)>\u202e'
 
@@ -91,6 +94,37 @@ class Browser:
 
     async def post(self, path: str, **data: Any) -> httpx2.Response:
         return await self.http.post(path, data=data, headers=ORIGIN)
+
+    async def said_alone(self, run: str, request: Request) -> str:
+        """What an open page says the run could do without the person who is asked."""
+        found, over = "", asyncio.Event()
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            nonlocal found
+            if b"Without" in message.get("body", b""):
+                found = Page(json.loads(message["body"].decode().removeprefix("data: "))["alone"][1]).text
+                over.set()
+
+        await self.stream("/live/request", send, over, run=run, id=request.id, digest=request.digest)
+        return found.strip()
+
+    async def stream(self, path: str, send: Any, over: asyncio.Event, **query: str) -> None:
+        """A window with a stream, until the window is closed."""
+
+        async def receive() -> dict[str, Any]:
+            await over.wait()
+            return {"type": "http.disconnect"}
+
+        cookie = "; ".join(f"{name}={value}" for name, value in self.http.cookies.items())
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": f"{self.guard.place}{path}",
+            "query_string": urlencode(query).encode(),
+            "headers": [(b"host", HOST.encode()), (b"cookie", cookie.encode())],
+        }
+        async with asyncio.timeout(PATIENCE):
+            await self.guard(scope, receive, send)
 
     async def decide(self, run: str, name: str, verb: str, **more: str) -> httpx2.Response:
         """Press a button of a request's page."""
@@ -207,35 +241,18 @@ async def test_a_browser_with_many_windows_keeps_connections_for_pages(browser: 
 
 async def test_windows_that_were_closed_take_no_turns_from_others(browser: Browser) -> None:
     """They went away while an event was on its way to them."""
-    cookie = "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())
 
     async def closed() -> None:
         shown = asyncio.Event()
-
-        async def receive() -> dict[str, Any]:
-            await shown.wait()
-            return {"type": "http.disconnect"}
 
         async def send(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.body":
                 shown.set()
                 await asyncio.Event().wait()
 
-        headers = [(b"host", HOST.encode()), (b"cookie", cookie.encode())]
-        await browser.guard(
-            {
-                "type": "http",
-                "method": "GET",
-                "path": f"{browser.guard.place}/live/inbox",
-                "query_string": b"",
-                "headers": headers,
-            },
-            receive,
-            send,
-        )
+        await browser.stream("/live/inbox", send, shown)
 
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*(closed() for _ in range(7)))
+    await asyncio.gather(*(closed() for _ in range(7)))
     await test_a_browser_with_many_windows_keeps_connections_for_pages(browser)
 
 
@@ -419,6 +436,47 @@ async def test_agent_is_started_with_a_goal(browser: Browser, agents: AgentClien
     await agents.command(run, "abort")
     for name in ("/etc/passwd", "../../etc/passwd", "payments"):  # payments: its module is not loaded
         assert (await browser.post("/agents", agent=name, goal="x")).status_code == 400
+
+
+async def test_agents_page_says_what_it_can_do_with_nobody_asked(
+    agents: AgentClient, settings: Settings, temporal: Client
+) -> None:
+    pytest.importorskip("z3")
+    here = settings.model_copy(update={"modules": (str(TRANSFER),)})
+    browser = Browser(AgentClient(Connection(temporal, here, "the test server")))
+    await browser.login()
+    listed = await browser.get("/agents")
+    assert any(one.get("href") == "agent?name=payments" for _, one in listed.elements)
+    page = await browser.get("/agent", name="payments")
+    assert "at most 6 calls of tools in one run" in page.text
+    for cell in (
+        "nobody is asked",
+        "at most 3 calls, cents at most 5000 in all",
+        'transfer(to="Paper & Pen", cents=5000)',
+    ):
+        assert cell in page.text
+    nothing = await browser.get("/agent", name="log_detective")
+    assert "No call of an unsafe or keyed tool passes without a person" in nothing.text
+    assert (await browser.http.get("/agent", params={"name": "no such"})).status_code == 400
+    await browser.http.aclose()
+
+
+async def test_open_request_says_what_the_run_could_do_without_the_person(
+    browser: Browser, agents: AgentClient
+) -> None:
+    """By what is left of the bound, and nothing more once it is used up."""
+    pytest.importorskip("z3")
+    never = ApprovalRule(arguments={"line": {"const": "one"}}, ask="never", at_most=AtMost(calls=2))
+    approvals = Approvals(rules=(never,))
+    run = await agents.start(asking("one", "asks", "one", "asks again", approvals=approvals))
+    request = await opened(agents, run)
+    said = await browser.said_alone(run, request)
+    assert said.startswith("Without you, it could still make at most 1 call of mark_once, ")
+    assert 'such as mark_once(line="one", ' in said
+    await browser.decide(run, request.id, "reject")
+    later = await eventually(lambda: newer(agents, run, request))
+    assert await browser.said_alone(run, later) == "Without you, no further call of mark_once would be made."
+    await agents.command(run, "abort")
 
 
 async def test_console_without_a_worker_shows_what_waits_and_sends_decisions(

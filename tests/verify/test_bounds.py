@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from itertools import count
 from typing import Any, Literal
 
@@ -20,12 +21,13 @@ from workflows.api import AgentSpec, AgentTask, Limits
 from workflows.gate.approvals import ApprovalPolicy, label_problems, problems
 from workflows.kernel.labels import Labels, ToolLabels
 from workflows.kernel.machine import Machine
-from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings
+from workflows.people import ApprovalRule, Approvals, AtMost, Bound, Group, People, RequestSettings
 from workflows.task import inner_task
-from workflows.verify.policy.bounds import calls_bound, largest_sum, radius
+from workflows.verify.policy.bounds import calls_bound, largest_sum, may_be_unbounded, radius
 from workflows.verify.policy.call_sets import Call, CallSet, level_of
 from workflows.verify.policy.ranges import Cell
-from workflows.verify.policy.report import Judged, excess, reported
+from workflows.verify.policy.report import Judged, alone_text, excess, reported, tool_report
+from workflows.verify.policy.under_way import UnderWay, agent_under_way
 
 pytest.importorskip("z3")
 
@@ -175,6 +177,67 @@ def test_deadline_that_approves_undoes_a_bound() -> None:
     levels = {one.level: one for one in reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii}
     assert levels["unasked"].sums == {"cents": 18}
     assert levels["expiry"].sums == {"cents": 6000}
+
+
+def alone(spec: AgentSpec, run: UnderWay) -> str:
+    """What a run that is so far could do with nobody asked."""
+    now = agent_under_way(spec, run)
+    found = Judged(now, machine_of(now), {"pay": PAY})
+    return alone_text(found, "pay", run.approved)
+
+
+def test_what_is_left_of_a_bound_is_what_the_run_then_lets_pass() -> None:
+    never = ApprovalRule(ask="never", at_most=AtMost(calls=3, sum={"cents": 9}))
+    spec = agent().model_copy(update={"approvals": Approvals(rules=(never,))})
+    before, paid = [tool_call("pay", cents=4, to="ann")], list[int]()
+    now = Local(spec, model=ScriptedModel([*before, "done"]), tools=[bank([])]).run_sync("go").result
+    more = [tool_call("pay", cents=cents, to="ann") for cents in (6, 4, 4, 1, 1)]
+    Local(spec, model=ScriptedModel([*before, *more, "done"]), tools=[bank(paid)]).run_sync("go")
+    assert paid == [4, 4, 1]
+    said = alone(spec, UnderWay(bounds=now.bounds))
+    assert "it could still make at most 2 calls of pay, cents at most 5 in all, such as pay(" in said
+
+
+FEW = {"ask": "never", "at_most": {"calls": 3}}
+USED_UP = Bound(rule="rules.0", of="calls", most=Decimal(3), used=Decimal(3))
+AFTER = [{"after": ["untrusted"]}, {"ask": "never"}]
+LATER = {"deadline_seconds": 9, "at_deadline": "approve"}
+NO_CALL = "Without you, no further call of pay would be made."
+
+
+@pytest.mark.parametrize(
+    ("rules", "run", "said"),
+    [
+        ([FEW], UnderWay(bounds=(USED_UP,)), NO_CALL),
+        ([FEW], UnderWay(caps={"tool_calls": 9}, tool_calls=8), "could still make at most 1 call of pay"),
+        (AFTER, UnderWay(labels=("untrusted",)), NO_CALL),
+        (AFTER, UnderWay(), "could still make at most 50 calls of pay"),
+        ([{"cost_above": 1}, {"ask": "never"}], UnderWay(spent_usd=2), NO_CALL),
+        ([{"ask": "first_time"}], UnderWay(approved=("r1",)), "calls that r1 approved for later pass, too"),
+        ([{"request": LATER}], UnderWay(), "cents at most 300 in all if nobody answers in time"),
+    ],
+    ids=["bound used up", "one call left", "has the label", "has no label", "spent", "approved", "deadline"],
+)
+def test_run_under_way_says_what_it_could_still_do(rules: Any, run: UnderWay, said: str) -> None:
+    approvals = Approvals.model_validate({"rules": rules})
+    more = {"approvals": approvals, "labels": PEOPLE_BRING}
+    assert said in alone(agent(max_iterations=10, max_calls_per_reply=5).model_copy(update=more), run)
+
+
+@given(st.data(), st.booleans(), st.booleans())
+def test_what_needs_no_solver_to_be_bounded_is_bounded(
+    data: st.DataObject, has_largest: bool, has_limit: bool
+) -> None:
+    """`ratchet run` starts no solver for it."""
+    cents: Any = {"type": "integer", "minimum": 0, **({"maximum": 6} if has_largest else {})}
+    pay = PAY.model_copy(update={"parameters": {"type": "object", "properties": {"cents": cents}}})
+    limits = Limits(tool_calls=9) if has_limit else Limits(tool_calls=None, model_calls=None)
+    spec = agent(limits=limits).model_copy(update={"approvals": data.draw(POLICIES), "people": BOSS})
+    machine = object.__new__(type(machine_of(spec)))
+    machine.__dict__.update({**machine_of(spec).__dict__, "most_calls": None})
+    found = Judged(spec, machine, {"pay": pay})
+    is_unbounded = any(one.is_unbounded for one in tool_report(found, pay).radii)
+    assert may_be_unbounded(spec, pay, found.bound) or not is_unbounded
 
 
 def test_nothing_bounds_a_machine_that_does_not_say() -> None:

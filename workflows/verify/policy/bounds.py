@@ -7,15 +7,21 @@ made of."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
-from activities.contracts import CallTools, RunMachine, ToolEffect
+from activities.contracts import CallTools, RunMachine, ToolEffect, ToolSpec
 from workflows.api import AgentSpec
+from workflows.gate.approvals import covers
+from workflows.gate.arguments import closed_schema
 from workflows.kernel.machine import Machine
-from workflows.verify.policy.call_sets import Call, CallSet, Level
+from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, AtMost, RequestSettings
+from workflows.verify.policy.call_sets import LEVELS, Call, CallSet, Level, level_of
+from workflows.verify.policy.ranges import may_be_number
 
-__all__ = ["CallsBound", "Radius", "calls_bound", "radius"]
+__all__ = ["CallsBound", "Radius", "calls_bound", "may_be_unbounded", "radius"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +141,48 @@ def _gains(one: CallSet, name: str) -> list[tuple[float, float]]:
         return []
     whole = math.floor(most / upper)
     return [(upper, min(whole, times)), (most - whole * upper, min(1, max(times - whole, 0)))]
+
+
+# -- without a solver --------------------
+
+
+def may_be_unbounded(agent: AgentSpec, spec: ToolSpec, bound: CallsBound) -> bool:
+    """Calls of this tool might pass without a person and without a bound. False: surely not, whichever calls
+    each entry of the policy decides."""
+    amounts = _open_ended(agent, spec)
+    return any(
+        (math.isinf(bound.calls) and (most is None or most.calls is None))
+        or any(most is None or name not in most.sum for name in amounts)
+        for level, most in _entries(agent, spec)
+        if LEVELS.index(level) > LEVELS.index("asked")
+    )
+
+
+def _entries(agent: AgentSpec, spec: ToolSpec) -> Iterator[tuple[Level, AtMost | None]]:
+    """Of each entry of the policy about the tool: what becomes of its calls, and the bound within which it
+    does."""
+    approvals, people = agent.approvals, agent.people
+
+    def level(mode: ApprovalMode, own: RequestSettings | None = None) -> Level:
+        return level_of(mode, None if people.unattended else own or people.settings_for("approval"))
+
+    for rule in approvals.rules:
+        if covers(rule, spec):
+            yield level(rule.ask, rule.request), rule.at_most
+            if rule.at_most is not None:
+                yield level(rule.then, rule.request), None
+    modes = {**DEFAULT_EFFECT_MODES, **approvals.effects}
+    yield level(approvals.tools.get(spec.name, modes.get(spec.effect, "never"))), None
+
+
+def _open_ended(agent: AgentSpec, spec: ToolSpec) -> list[str]:
+    """Arguments that may be numbers, for which the tool's schema names no largest one."""
+    listed: Any = closed_schema(spec).get("properties", {})
+    rules = [rule for rule in agent.approvals.rules if covers(rule, spec)]
+    summed = (rule.at_most.sum for rule in rules if rule.at_most)
+    names = dict.fromkeys([*listed, *chain(*(rule.arguments for rule in rules), *summed)])
+    return [name for name in names if may_be_number(listed.get(name)) and not _has_largest(listed.get(name))]
+
+
+def _has_largest(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and bool({"maximum", "exclusiveMaximum"} & schema.keys())

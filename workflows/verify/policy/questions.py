@@ -22,7 +22,15 @@ from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, covers
 from workflows.gate.arguments import arguments_for, closed_schema
 from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, ApprovalRule, AtMost, RequestSettings
 from workflows.verify.policy.call_sets import LEVELS, SPENT, Call, CallSet, Level, level_of
-from workflows.verify.policy.ranges import Cell, cells, constants, is_loose, largest, range_text
+from workflows.verify.policy.ranges import (
+    Cell,
+    cells,
+    constants,
+    is_loose,
+    largest,
+    may_be_number,
+    range_text,
+)
 from workflows.verify.policy.schemas import Value, Values, names_in
 
 __all__ = ["RunPolicy", "after_label", "call_sets", "newly_allowed", "other_requests", "useless_rules"]
@@ -147,7 +155,7 @@ class ToolCalls:
         """Of arguments that rules are about, or that may be numbers."""
         for name in self.arguments:
             named = [one for each in conditions for one in constants(each.get(name))]
-            if any(name in one for one in conditions) or _may_be_number(listed.get(name)):
+            if any(name in one for one in conditions) or may_be_number(listed.get(name)):
                 sums = [rule.at_most.sum[name] for rule in rules if rule.at_most and name in rule.at_most.sum]
                 known = [*constants(listed.get(name)), *named, *([0, *sums] if sums else [])]
                 self._cells[name] = cells(known, integral=name in whole)
@@ -502,12 +510,6 @@ def _is_filled(spec: ToolSpec, name: str) -> bool:
     alone.pop("required", None)
     filled = arguments_for(spec.model_copy(update={"parameters": alone}), {})
     return isinstance(filled, dict) and name in filled
-
-
-def _may_be_number(schema: Any) -> bool:
-    """As far as its words tell: another type is named, and none behind a reference or a choice."""
-    given = _mapping(schema).get("type", "number")
-    return bool({"integer", "number"} & set([given] if isinstance(given, str) else given))
 
 
 def _mapping(schema: Any) -> Mapping[str, Any]:

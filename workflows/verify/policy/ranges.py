@@ -14,6 +14,7 @@ __all__ = [
     "constants",
     "is_loose",
     "largest",
+    "may_be_number",
     "number_text",
     "range_text",
     "upper_bound",
@@ -69,6 +70,12 @@ def _whole_above(number: float) -> int:
 
 def _whole_below(number: float) -> int:
     return -_whole_above(-number)
+
+
+def may_be_number(schema: Any) -> bool:
+    """As far as the schema tells: it names another type, and none behind a reference or a choice."""
+    given = schema.get("type", "number") if isinstance(schema, Mapping) else "number"
+    return bool({"integer", "number"} & set([given] if isinstance(given, str) else given))
 
 
 def constants(schema: Any) -> Iterator[Any]:

@@ -17,7 +17,14 @@ from workflows.kernel.machine import Machine
 from workflows.machines.common.inner import NamesMachine
 from workflows.people import RequestSettings
 from workflows.task import inner_task
-from workflows.verify.policy.bounds import CallsBound, Radius, calls_bound, is_callable, radius
+from workflows.verify.policy.bounds import (
+    CallsBound,
+    Radius,
+    calls_bound,
+    is_callable,
+    may_be_unbounded,
+    radius,
+)
 from workflows.verify.policy.call_sets import LEVELS, CallSet, Level
 from workflows.verify.policy.ranges import number_text
 
@@ -25,8 +32,8 @@ if TYPE_CHECKING:
     from workflows.verify.policy.questions import RunPolicy
 
 __all__ = [
-    "NEWLY", "WHEN", "AgentReport", "Comparison", "Judged", "SinkReport", "bound_text", "compared", "excess",
-    "radius_text", "reported",
+    "NEWLY", "OUTSIDE", "WHEN", "AgentReport", "Comparison", "Judged", "SinkReport", "ToolReport",
+    "alone_text", "bound_text", "compared", "excess", "radius_text", "reported", "tool_report", "unbounded",
 ]  # fmt: skip
 
 OUTSIDE = ("unsafe", "keyed")
@@ -183,6 +190,33 @@ def reported(judged: Judged) -> AgentReport:
         remarks=[*_remarks(judged, sets)],
         violations=[*_violations(judged)],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReport:
+    """What calls of one tool can come to in one run with nobody asked."""
+
+    radii: Sequence[Radius]
+    """By level: the loosest first."""
+    unknown: Sequence[str]
+    """What is not proven."""
+
+
+def tool_report(judged: Judged, spec: ToolSpec) -> ToolReport:
+    """The report on one tool that the agent's machine can call. Raises ImportError without z3."""
+    from workflows.verify.policy.questions import call_sets
+
+    sets = call_sets(judged.policy, spec)
+    radii = sorted(_radii(sets, judged.bound), key=lambda one: -LEVELS.index(one.level))
+    return ToolReport(radii, [f"{one.entry}: {why}" for one in sets for why in one.unknown])
+
+
+def unbounded(judged: Judged) -> Iterator[Radius]:
+    """What calls of unsafe tools can come to without a bound and without a person. The solver is imported
+    only where a rule may allow it. Raises ImportError without z3 then."""
+    for spec in judged.callable:
+        if spec.effect == "unsafe" and may_be_unbounded(judged.agent, spec, judged.bound):
+            yield from (one for one in tool_report(judged, spec).radii if one.is_unbounded)
 
 
 def _sinks(judged: Judged) -> Iterator[SinkReport]:
@@ -387,12 +421,47 @@ def bound_text(bound: CallsBound) -> str:
 
 def radius_text(one: Radius) -> str:
     """`at most 6 calls, cents at most 60,000,000 in all`."""
-    calls = "any number of calls" if math.isinf(one.calls) else f"at most {_counted(one.calls)}"
-    sums = [
+    return ", ".join([_calls_text(one), *_sum_texts(one)])
+
+
+def alone_text(judged: Judged, tool: str, approved: Sequence[str] = ()) -> str:
+    """What a run of this agent could do with the tool if the person who is asked were not there, in one
+    sentence. `approved`: requests that have approved later calls as well. Raises ImportError without z3."""
+    found = tool_report(judged, judged.specs[tool])
+    said = [_alone(one, judged.agent.labels.input) for one in found.radii]
+    said = said or [f"no further call of {tool} would be made"]
+    if approved:
+        said.append(f"calls that {' and '.join(approved)} approved for later pass, too")
+    if found.unknown:
+        said.append("it is UNKNOWN whether more can pass")
+    return f"Without you, {'; '.join(said)}."
+
+
+_ALONE: Mapping[Level, str] = {
+    "unasked": "it could still make {}",
+    "expiry": "it could still make {} if nobody answers in time",
+    "once": "it could still make {} once one is approved",
+}
+
+
+def _alone(one: Radius, held: Sequence[Label]) -> str:
+    calls = ", ".join([f"{_calls_text(one)} of {one.tool}", *_sum_texts(one)])
+    said = _ALONE[one.level].format(calls)
+    if one.example is None:
+        return said
+    newer = tuple(label for label in one.example.labels if label not in held)
+    return f"{said}, such as {replace(one.example, labels=newer).title}"
+
+
+def _calls_text(one: Radius) -> str:
+    return "any number of calls" if math.isinf(one.calls) else f"at most {_counted(one.calls)}"
+
+
+def _sum_texts(one: Radius) -> list[str]:
+    return [
         f"{name} {'without any bound' if math.isinf(total) else f'at most {number_text(total)} in all'}"
         for name, total in one.sums.items()
     ]
-    return ", ".join([calls, *sums])
 
 
 def _counted(calls: float) -> str:
