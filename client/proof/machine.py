@@ -63,6 +63,8 @@ STAND_INS = (
     ToolSpec(name="pay", description="Pay.", effect="unsafe", parameters=TEXT_ARGUMENT),
 )
 """Tools for a machine that takes any, in a scenario that brings none."""
+OPEN = "no schema is known (`Scenario.tools`), so any arguments fit; counted as `unsafe`"
+"""Of tools that nobody describes."""
 ANSWER_CHARS = 400
 """Characters of an answer in a report."""
 DOMAIN_CHARS = 108
@@ -110,7 +112,7 @@ class ScenarioReport:
     never_taken: tuple[tuple[str, str, str], ...]
     """Rows of the table that no run of the domain takes: (state, event, state)."""
     made_up: tuple[str, ...]
-    """Tools of which only the name is known."""
+    """Tools whose schema nobody has given."""
     tried: Mapping[str, tuple[str, ...]]
     """What was asked -> the answers that were tried, in words."""
     unfit: tuple[str, ...]
@@ -136,7 +138,7 @@ class ScenarioReport:
         if still := sorted({STILL[one] for one in found.still}):
             yield f"  still    it reads {' and '.join(still)}, which do not move here"
         if self.made_up:
-            yield f"  open     {', '.join(self.made_up)}: only the name is known, any arguments, `unsafe`"
+            yield f"  open     {', '.join(self.made_up)}: {OPEN}"
 
     @property
     def domain(self) -> Iterator[str]:

@@ -104,6 +104,9 @@ async def test_unattended_run_rejects_beyond_the_bound() -> None:
     people = People(unattended=True)
     async with bench(["tools pay 1; pay 2"], approvals(1), people=people) as run:
         assert run.calls == ["ask_model", "pay 1", "ask_model"]
+        bound = "rules.0 allows at most 1 call unasked; 1 made"
+        said = f"pay needs a person's approval ({bound}), and this run is unattended: the call was not made."
+        assert run.question() == f"ok pay 1 | rejected {said}"
 
 
 # -- what stays counted, and what is given back --------------------

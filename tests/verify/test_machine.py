@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +19,10 @@ from client.cli.app import execute
 from client.proof.machine import scenarios_of
 from ratchet.verify import MachineReport, Scenario, at_most, calls, verify
 from workflows.kernel.machine import Machine
+from workflows.verify.runs.domain import WITHOUT
 
 DESK = str(Path(__file__).with_name("desk.py"))
+PAGE = Path(__file__).parents[2] / "docs" / "verification.md"
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def test_command_says_what_it_cannot_find(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_page_shows_what_is_printed(report: MachineReport) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "verification.md").read_text()
+    page = PAGE.read_text()
     shown = re.search(r"\$ ratchet verify machine desk.py\n(.*?)\n      \.\.\.", page, re.DOTALL)
     assert shown is not None
 
@@ -103,6 +105,15 @@ def test_page_shows_what_is_printed(report: MachineReport) -> None:
 
     wanted, found = lines(shown[1]), lines(report.text)
     assert found[: len(wanted)] == wanted
+
+
+def test_page_names_every_field_of_a_scenario_and_all_that_without_takes() -> None:
+    page = PAGE.read_text()
+    rows = [re.findall(r"`([^`]*)`", line) for line in page.splitlines() if line.startswith("| ")]
+    assert {field.name for field in fields(Scenario)} <= {names[0] for names in rows if names}
+    _, _, behind = page.partition("What `without` may name:")
+    table = behind.partition("\n\n## ")[0]
+    assert {*re.findall(r"`([^`]*)`", table)} == WITHOUT
 
 
 def test_difference_of_declaration_and_code_fails(machine: Machine) -> None:
@@ -197,7 +208,7 @@ def test_command_takes_derived_scenarios_and_tools_beside_the_machine(
     assert execute(words) == 1
     printed = capsys.readouterr().out
     assert "scenario default: complete" in printed
-    assert "only the name is known" not in printed
+    assert "no schema is known" not in printed
 
 
 def test_command_names_the_machine_of_an_agent_file(

@@ -223,9 +223,11 @@ def rule_rejection(tool: str, rule: str, labels: Iterable[LabelSource]) -> str:
     return f"{text} The run holds {held}." if held else text
 
 
-def unattended_text(tool: str) -> str:
-    """For the model: its call needs a person, and there is nobody."""
-    return f"{tool} needs a person's approval, and this run is unattended: the call was not made."
+def unattended_text(tool: str, bound: Bound | None) -> str:
+    """For the model: its call needs a person, because it would pass a bound if there is one, and there is
+    nobody."""
+    why = f" ({bound.passed_text})" if bound else ""
+    return f"{tool} needs a person's approval{why}, and this run is unattended: the call was not made."
 
 
 def beyond_bound(tool: str, bound: Bound) -> str:

@@ -145,7 +145,7 @@ def never(name: str, when: When) -> Property:
 
 
 def before(name: str, *, first: When, then: When) -> Property:
-    """`then` only comes behind a `first`."""
+    """`then` comes only after a `first`."""
 
     def step(came: bool, x: Moment) -> tuple[bool, bool]:
         broken = not came and bool(then(x))
@@ -212,12 +212,12 @@ def until(name: str, holds: When, end: When) -> Property:
 
 
 def last(name: str, when: When, *, but: When = lambda x: False) -> Property:
-    """Nothing is asked behind it, `but` such a thing."""
+    """Nothing is asked after it, except `but`."""
     return between(name, when, lambda x: False, never=lambda x: x.kind == "asked" and not but(x))
 
 
 def then(name: str, when: When, what: When) -> Property:
-    """The next thing that is asked behind it is `what`, and the run does not end before."""
+    """The next thing that is asked after it is `what`, and the run does not end before."""
 
     def step(waits: bool, x: Moment) -> tuple[bool, bool]:
         if x.kind not in ("asked", "ended"):

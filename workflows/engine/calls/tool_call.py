@@ -100,7 +100,7 @@ class PendingToolCall(Call[ToolCallRecord]):
         if required.mode == "reject":
             self._reject(required)
         elif run.people.unattended:
-            self._leave_out("rejected", texts.unattended_text(self.call.tool))
+            self._leave_out("rejected", texts.unattended_text(self.call.tool, required.bound))
         else:
             record.request = run.open(texts.approval(self.call, required.bound), self.name, required).id
 

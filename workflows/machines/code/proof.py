@@ -85,11 +85,11 @@ PROPERTIES: tuple[Property, ...] = (
     between(
         "a run that is nested too deep runs no code", event(DepthExceeded), lambda x: False, never=runs_code
     ),
-    last("nothing is asked behind an unknown outcome", is_unknown),
-    last("nothing is asked behind the answer", event(FinalAnswerFound)),
+    last("nothing is asked after an unknown outcome", is_unknown),
+    last("nothing is asked after the answer", event(FinalAnswerFound)),
     last("nothing is asked once a policy has stopped the run", event(PolicyStop)),
-    last("nothing is asked behind the last answer", event(MaxIterationsReached)),
-    last("nothing is asked behind a failure", event(Failed)),
+    last("nothing is asked after the last answer", event(MaxIterationsReached)),
+    last("nothing is asked after a failure", event(Failed)),
     never("a run that is ok has an answer", ends(lambda exit, c: exit.ok and exit.answer is None)),
     never("a run that failed says why", ends(lambda exit, c: not exit.ok and not exit.error)),
     never(

@@ -80,9 +80,9 @@ PROPERTIES: tuple[Property, ...] = (
         event(ToolFinished, GraphFailed),
         never=asks_model,
     ),
-    last("nothing is asked behind an unknown outcome", is_unknown, but=reads_texts),
-    last("behind the exit only texts are read", event(ExitGranted, GraphFailed), but=reads_texts),
-    last("nothing is asked behind the end", event(Finished)),
+    last("nothing is asked after an unknown outcome", is_unknown, but=reads_texts),
+    last("after the exit, only texts are read", event(ExitGranted, GraphFailed), but=reads_texts),
+    last("nothing is asked after the end", event(Finished)),
     after(
         "slots get their texts before the end", event(ExitGranted, GraphFailed), eventually=event(Finished)
     ),

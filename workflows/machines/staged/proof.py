@@ -40,9 +40,9 @@ def begins_too_often(x: Moment) -> bool:
 
 PROPERTIES: tuple[Property, ...] = (
     never("no pass begins beyond `max_iterations`", begins_too_often),
-    last("nothing is asked behind an unknown outcome", is_unknown),
-    last("nothing is asked behind the answer", enters(FINISHED)),
-    last("nothing is asked behind a failure", enters(FAILED, FAILING)),
+    last("nothing is asked after an unknown outcome", is_unknown),
+    last("nothing is asked after the answer", enters(FINISHED)),
+    last("nothing is asked after a failure", enters(FAILED, FAILING)),
     never(
         "an answer is not blank",
         ends(lambda exit, c: is_answered(exit, c) and not (exit.answer or "").strip()),

@@ -97,11 +97,11 @@ PROPERTIES: tuple[Property, ...] = (
         never=asks_model,
     ),
     between("tool calls are no answer", asks_for_tools, answers, never=ends(lambda exit, c: exit.ok)),
-    last("nothing is asked behind an unknown outcome", is_unknown),
-    last("nothing is asked behind the answer", event(NoToolCalls)),
+    last("nothing is asked after an unknown outcome", is_unknown),
+    last("nothing is asked after the answer", event(NoToolCalls)),
     last("nothing is asked once a policy has stopped the run", event(PolicyStop)),
-    last("nothing is asked behind the last answer", event(MaxIterationsReached)),
-    last("nothing is asked behind a failure", event(Failed)),
+    last("nothing is asked after the last answer", event(MaxIterationsReached)),
+    last("nothing is asked after a failure", event(Failed)),
     before(
         "an answer is looked for in a reply",
         first=lambda x: isinstance(x.answer, ModelReplied),
@@ -111,7 +111,7 @@ PROPERTIES: tuple[Property, ...] = (
         "`max_iterations` ends a run only when they are used",
         lambda x: event(MaxIterationsReached)(x) and x.context.iteration < x.options.max_iterations,
     ),
-    last("nothing is asked behind an answer in plain words", answers_plainly),
+    last("nothing is asked after an answer in plain words", answers_plainly),
     after(
         "a run that used all its turns is not ok",
         event(MaxIterationsReached),
@@ -162,7 +162,7 @@ SCENARIOS = (
     ),
     *(
         Scenario(
-            name=f"a policy that fails behind {turns} turns",
+            name=f"a policy that fails after {turns} turns",
             options={"max_iterations": 2, "policies": [{"type": "fails", "value": turns}]},
             tools=(PAY,),
             extensions=Extensions(policies={"fails": _Fails}),

@@ -51,9 +51,9 @@ __all__ = ["LEFT_OUT", "WITHOUT", "Domain", "Tried", "open_tool"]
 LEFT_OUT = (
     "the clock stands still and calls cost nothing, so that no limit of time or money is reached",
     "no message, command or rollback comes from people; they decide what they are asked",
-    "of calls in one effect all end alike, or the first by itself; of effects side by side one differs",
+    "calls in one effect all end alike, or only the first differs; of effects side by side, one differs",
     "a model's reply asks for at most one tool, or for two that are alike; 12 sets of arguments each",
-    "a digest of the conversation equals no earlier one, also where nothing was said since",
+    "each digest of the conversation is a new one, even where nothing was said in between",
 )
 """What no domain has, for whoever reads what held."""
 CALLS = 12
