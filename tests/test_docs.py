@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -301,6 +302,15 @@ def test_agent_file_of_the_readme_is_valid(shell: Shell) -> None:
     path = shell.folder / "agent.yaml"
     path.write_text(blocks(README, "yaml")[0])
     assert load_agent(path).task("go").tools == ("read_file", "transfer")
+
+
+def test_proof_of_the_readme_is_what_is_printed(shell: Shell) -> None:
+    pytest.importorskip("z3")
+    (shell.folder / "examples").symlink_to(ROOT / "examples")
+    (shell.folder / "bills.yaml").write_text(blocks(README, "yaml")[0])
+    block = README[README.index("    $ ratchet verify ") :].partition("\n\n![")[0]
+    command, _, report = textwrap.dedent(block).partition("\n")
+    assert shell.run(command.removeprefix("$ ")).startswith(f"{report}\n")
 
 
 @pytest.mark.parametrize("number", range(3))
