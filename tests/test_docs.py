@@ -156,8 +156,11 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 # -- the tutorial --------------------
 
 
+BUG = "\n## A bug that costs money\n"
+
+
 def test_tutorial_works_as_printed(shell: Shell) -> None:
-    text = text_of("tutorial.md")
+    text = text_of("tutorial.md").partition(BUG)[0]
     for block in (*blocks(text, "python"), *blocks(text, "yaml")):
         name = block.partition("\n")[0].removeprefix("# ")
         (shell.folder / name).write_text(block)
@@ -181,9 +184,27 @@ def test_tutorial_works_as_printed(shell: Shell) -> None:
 
 
 def test_machine_and_test_of_the_tutorial_are_short() -> None:
-    _, machine, test = blocks(text_of("tutorial.md"), "python")
+    _, machine, test, _ = blocks(text_of("tutorial.md"), "python")
     assert len(machine.splitlines()) <= 60
     assert len(test.splitlines()) <= 12
+
+
+def test_bug_of_the_tutorial_is_found_and_mended(shell: Shell) -> None:
+    text = text_of("tutorial.md").partition(BUG)[2]
+    (program,), (change,) = blocks(text, "python"), blocks(text, "diff")
+    find, again = blocks(text, "sh")
+    old, new = (line[1:] for line in change.splitlines())
+    desk = shell.folder / "pay_desk.py"
+    desk.write_text(program)
+    printed = shell.run(f"{find.strip()} || test $? = 1")
+    shown = text.partition("    VIOLATED")[2].partition("\n\n")[0]
+    assert textwrap.dedent(f"    VIOLATED{shown}") in printed
+    assert printed.count("VIOLATED") == 1
+    assert "FAILED" in shell.run("ratchet test found 2>&1 || test $? = 1")
+    assert program.count(old) == 1
+    desk.write_text(program.replace(old, new))
+    assert "VIOLATED" not in shell.run(again.splitlines()[0])
+    shell.run(again.splitlines()[1])
 
 
 # -- programs --------------------

@@ -40,6 +40,7 @@ from activities.contracts import (
 from client.agents.purity import ImpureMachine, observer_for
 from client.cassette.file import Cassette, Counterexample, GivenAnswer, cassette_of
 from client.cassette.recording import Recorder
+from client.runs.words import counted
 from workflows import registry
 from workflows.api import AgentTask
 from workflows.engine.loop import Drive
@@ -253,7 +254,8 @@ class _Judge:
         for one in played.broken:
             if one.name == self.violates:
                 detail = f" ({one.detail})" if one.detail and one.name != ENDS else ""
-                return Judgement(f"violates {one.name!r}, after {one.answers} answers{detail}", played.number)
+                answers = counted(one.answers, "answer")
+                return Judgement(f"violates {one.name!r}, after {answers}{detail}", played.number)
         if played.problem:
             return _unknown(played.problem, played.number)
         rule = next((one for one in played.broken if one.name in BUILT_IN.keys() - AT_THE_END), None)

@@ -97,7 +97,7 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
         else:
             render.out().print(plain(report.text))
             for file in files.values():
-                render.note(f"written: {file}; `ratchet test {file}` fails while it is so")
+                render.note(f"written: {file}; `ratchet test {file}` fails until it is mended")
         is_known = report.complete and not report.unknown and not report.silent
         code = max(code, 0 if report.ok and (is_known or not strict) else 1)
         if certificate:
