@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -48,6 +48,7 @@ KEPT = 200
 """Answers that are kept."""
 SECONDS = 60
 """For an answer. The solver gives up a question after five."""
+ELSEWHERE = "`ratchet verify agent` shows more."
 START = "import sys; sys.path[:] = {path!r}; from client.console.radius import serve; serve()"
 
 
@@ -93,17 +94,10 @@ async def answer_to(question: Question) -> Answer:
     """The answer, by a process that ends with it, or has to after a minute."""
     if find_spec("z3") is None:
         return Answer(problem=f"What an agent can do with nobody asked {NO_SOLVER}.")
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        _start(),
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=DEVNULL,
-        env=kept,
-        start_new_session=True,
-    )
+    try:
+        process = await _started()
+    except OSError as error:
+        return Answer(problem=f"The solver's process cannot be started: {error}. {ELSEWHERE}")
     try:
         async with asyncio.timeout(SECONDS):
             written, _ = await process.communicate(question.model_dump_json().encode())
@@ -118,11 +112,14 @@ async def answer_to(question: Question) -> Answer:
             await process.wait()
 
 
-ELSEWHERE = "`ratchet verify agent` shows more."
-
-
-def _start() -> str:
-    return START.format(path=[str(Path(one).absolute()) for one in sys.path])
+async def _started() -> Process:
+    """In a session of its own, so that Ctrl-C in the terminal does not reach it; without keys."""
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    path = [str(Path(one).absolute()) for one in sys.path]  # noqa: ASYNC240  # nothing is read
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", START.format(path=path), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=kept,
+        start_new_session=True,
+    )  # fmt: skip
 
 
 def serve() -> None:
@@ -231,7 +228,9 @@ class Answers:
         self._turn = asyncio.Lock()
 
     async def answer(self, question: Question) -> Answer:
-        """The answer, once it is known."""
+        """The answer, once it is known. What could not be answered is asked again."""
+        if (before := self.known(question)) is not None and before.problem:
+            del self._known[_digest(question)]
         return await asyncio.shield(self._asked(question))
 
     def known(self, question: Question) -> Answer | None:
@@ -240,7 +239,7 @@ class Answers:
         return task.result() if task.done() else None
 
     def _asked(self, question: Question) -> asyncio.Task[Answer]:
-        digest = sha256(question.model_dump_json().encode()).hexdigest()
+        digest = _digest(question)
         if digest not in self._known:
             self._known[digest] = asyncio.create_task(self._ask(question))
             while len(self._known) > KEPT and next(iter(self._known.values())).done():
@@ -250,3 +249,7 @@ class Answers:
     async def _ask(self, question: Question) -> Answer:
         async with self._turn:
             return await answer_to(question)
+
+
+def _digest(question: Question) -> str:
+    return sha256(question.model_dump_json().encode()).hexdigest()

@@ -20,6 +20,7 @@ from activities.settings import Settings
 from client.console.app import build
 from client.console.forms import arguments_in, fields_of
 from client.console.page import Console
+from client.console.radius import Answers, Question
 from client.keys import Signer, new_key, signer
 from client.proof.digests import digests_of
 from client.sdk.agent import AgentClient
@@ -28,7 +29,7 @@ from tests.client.asking import asking, bounded, marks, newer, opened, talk
 from tests.client.conftest import ROOT
 from tests.server.conftest import real_server
 from tests.server.trials import PATIENCE, calls, eventually, task
-from workflows.api import TASK_QUEUE
+from workflows.api import TASK_QUEUE, AgentSpec
 from workflows.certificate import Certificate
 from workflows.kernel.labels import Labels
 from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, Request, RequestSettings
@@ -459,6 +460,25 @@ async def test_agents_page_says_what_it_can_do_with_nobody_asked(
     assert "No call of an unsafe or keyed tool passes without a person" in nothing.text
     assert (await browser.http.get("/agent", params={"name": "no such"})).status_code == 400
     await browser.http.aclose()
+
+
+async def test_what_the_solver_has_found_is_kept() -> None:
+    pytest.importorskip("z3")
+    answers, question = Answers(), Question(agent=AgentSpec(), modules=(), specs=())
+    assert answers.known(question) is None
+    found = await answers.answer(question)
+    assert answers.known(question) is found is await answers.answer(question)
+
+
+async def test_what_could_not_be_answered_is_asked_again(tmp_path: Path) -> None:
+    """The machine's file is broken, then mended."""
+    pytest.importorskip("z3")
+    file = tmp_path / "odd.py"
+    file.write_text("oops")
+    answers, question = Answers(), Question(agent=AgentSpec(), modules=(str(file),), specs=())
+    assert "oops" in (await answers.answer(question)).problem
+    file.write_text("")
+    assert not (await answers.answer(question)).problem
 
 
 async def test_open_request_says_what_the_run_could_do_without_the_person(
