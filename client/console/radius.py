@@ -176,7 +176,8 @@ def question_of_run(
         return None
     spent = task.spent_above_usd + status.counters.get("cost_usd", 0.0)
     run = UnderWay(
-        bounds=status.bounds,
+        # what inner runs under way have not used of their parts comes back
+        bounds=() if status.children else status.bounds,
         labels=names(status.labels),
         spent_usd=spent,
         caps=status.caps,

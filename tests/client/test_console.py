@@ -491,11 +491,11 @@ async def test_open_request_says_what_the_run_could_do_without_the_person(
     run = await agents.start(asking("one", "asks", "one", "asks again", approvals=approvals))
     request = await opened(agents, run)
     said = await browser.said_alone(run, request)
-    assert said.startswith("Without you, it could still make at most 1 call of mark_once, ")
+    assert said.startswith("Without you, at most 1 more call of mark_once could pass, ")
     assert 'such as mark_once(line="one", ' in said
     await browser.decide(run, request.id, "reject")
     later = await eventually(lambda: newer(agents, run, request))
-    assert await browser.said_alone(run, later) == "Without you, no further call of mark_once would be made."
+    assert await browser.said_alone(run, later) == "Without you, no further call of mark_once would pass."
     await agents.command(run, "abort")
 
 

@@ -195,26 +195,26 @@ def test_what_is_left_of_a_bound_is_what_the_run_then_lets_pass() -> None:
     Local(spec, model=ScriptedModel([*before, *more, "done"]), tools=[bank(paid)]).run_sync("go")
     assert paid == [4, 4, 1]
     said = alone(spec, UnderWay(bounds=now.bounds))
-    assert "it could still make at most 2 calls of pay, cents at most 5 in all, such as pay(" in said
+    assert "Without you, at most 2 more calls of pay could pass, cents at most 5 in all, such as pay(" in said
 
 
 FEW = {"ask": "never", "at_most": {"calls": 3}}
 USED_UP = Bound(rule="rules.0", of="calls", most=Decimal(3), used=Decimal(3))
 AFTER = [{"after": ["untrusted"]}, {"ask": "never"}]
 LATER = {"deadline_seconds": 9, "at_deadline": "approve"}
-NO_CALL = "Without you, no further call of pay would be made."
+NO_CALL = "Without you, no further call of pay would pass."
 
 
 @pytest.mark.parametrize(
     ("rules", "run", "said"),
     [
         ([FEW], UnderWay(bounds=(USED_UP,)), NO_CALL),
-        ([FEW], UnderWay(caps={"tool_calls": 9}, tool_calls=8), "could still make at most 1 call of pay"),
+        ([FEW], UnderWay(caps={"tool_calls": 9}, tool_calls=8), "at most 1 more call of pay could pass"),
         (AFTER, UnderWay(labels=("untrusted",)), NO_CALL),
-        (AFTER, UnderWay(), "could still make at most 50 calls of pay"),
+        (AFTER, UnderWay(), "at most 50 more calls of pay could pass"),
         ([{"cost_above": 1}, {"ask": "never"}], UnderWay(spent_usd=2), NO_CALL),
         ([{"ask": "first_time"}], UnderWay(approved=("r1",)), "calls that r1 approved for later pass, too"),
-        ([{"request": LATER}], UnderWay(), "cents at most 300 in all if nobody answers in time"),
+        ([{"request": LATER}], UnderWay(), "could pass if nobody answers in time, cents at most 300 in all"),
     ],
     ids=["bound used up", "one call left", "has the label", "has no label", "spent", "approved", "deadline"],
 )

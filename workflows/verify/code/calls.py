@@ -84,7 +84,7 @@ class Reading(Protocol):
         """A function is called here that data brings."""
 
     def follow(self, function: Any, args: Args) -> Value:
-        """What a function gives; nobody looks into what is none of an author's."""
+        """What a function gives; only an author's code is looked into."""
 
     def made_by(self, kind: type, init: types.FunctionType, args: Args) -> Value:
         """An object of a class with an `__init__` of its own."""

@@ -237,7 +237,7 @@ def _remarks(judged: Judged, sets: Mapping[str, Sequence[CallSet]]) -> Iterator[
     people, agent = judged.agent.people, judged.agent
     for name in agent.tools:
         if name not in judged.specs:
-            yield f"{name}: nothing is known of this tool here, so nothing is said of it"
+            yield f"{name}: this tool is not known here, so the report leaves it out"
         elif not is_callable(name, judged.machine):
             yield f"{name}: no state of the machine {judged.machine.name} may call it"
     for name, group in people.groups.items():
@@ -421,7 +421,8 @@ def bound_text(bound: CallsBound) -> str:
 
 def radius_text(one: Radius) -> str:
     """`at most 6 calls, cents at most 60,000,000 in all`."""
-    return ", ".join([_calls_text(one), *_sum_texts(one)])
+    calls = "any number of calls" if math.isinf(one.calls) else f"at most {_counted(one.calls)}"
+    return ", ".join([calls, *_sum_texts(one)])
 
 
 def alone_text(judged: Judged, tool: str, approved: Sequence[str] = ()) -> str:
@@ -429,7 +430,7 @@ def alone_text(judged: Judged, tool: str, approved: Sequence[str] = ()) -> str:
     sentence. `approved`: requests that have approved later calls as well. Raises ImportError without z3."""
     found = tool_report(judged, judged.specs[tool])
     said = [_alone(one, judged.agent.labels.input) for one in found.radii]
-    said = said or [f"no further call of {tool} would be made"]
+    said = said or [f"no further call of {tool} would pass"]
     if approved:
         said.append(f"calls that {' and '.join(approved)} approved for later pass, too")
     if found.unknown:
@@ -438,23 +439,20 @@ def alone_text(judged: Judged, tool: str, approved: Sequence[str] = ()) -> str:
 
 
 _ALONE: Mapping[Level, str] = {
-    "unasked": "it could still make {}",
-    "expiry": "it could still make {} if nobody answers in time",
-    "once": "it could still make {} once one is approved",
+    "unasked": "{} could pass",
+    "expiry": "{} could pass if nobody answers in time",
+    "once": "{} could pass once one is approved",
 }
 
 
 def _alone(one: Radius, held: Sequence[Label]) -> str:
-    calls = ", ".join([f"{_calls_text(one)} of {one.tool}", *_sum_texts(one)])
-    said = _ALONE[one.level].format(calls)
+    most = f"at most {number_text(one.calls)} more call{'' if one.calls == 1 else 's'}"
+    calls = f"{'any number of calls' if math.isinf(one.calls) else most} of {one.tool}"
+    said = ", ".join([_ALONE[one.level].format(calls), *_sum_texts(one)])
     if one.example is None:
         return said
     newer = tuple(label for label in one.example.labels if label not in held)
     return f"{said}, such as {replace(one.example, labels=newer).title}"
-
-
-def _calls_text(one: Radius) -> str:
-    return "any number of calls" if math.isinf(one.calls) else f"at most {_counted(one.calls)}"
 
 
 def _sum_texts(one: Radius) -> list[str]:

@@ -69,7 +69,7 @@ class Value:
         return z3.And(own, *(one.sound() for one in self._inner.values()))
 
     def found(self, model: Any) -> Any:
-        """The value in a model of the solver. Raises ValueError for a number that is none of JSON's."""
+        """The value in a model of the solver. Raises ValueError for a number that JSON cannot write."""
         kind = TYPES[_number(model, self.type).numerator]
         if kind == "boolean":
             return z3.is_true(model.eval(self.flag, model_completion=True))

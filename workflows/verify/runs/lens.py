@@ -103,7 +103,7 @@ def _plain_tuples(kind: type[Context]) -> frozenset[str]:
 
 def _stand_in(context: Any, kind: Any) -> Any:
     """It shares the values of the fields with the context. What else an instance keeps, such as a
-    `cached_property`, is made anew, so that its reads are noted."""
+    `cached_property`, is made again, so that its reads are noted."""
     made = object.__new__(kind)
     held = object.__getattribute__(context, "__dict__")
     object.__setattr__(made, "__dict__", {name: held[name] for name in kind.model_fields if name in held})
