@@ -22,11 +22,12 @@ from typing import IO, Any, Self
 import client.cli.run
 import worker
 
-__all__ = ["PIPE", "RATCHET", "WORKER", "Forked", "spoken"]
+__all__ = ["PIPE", "PYTEST", "RATCHET", "WORKER", "Forked", "spoken"]
 
 ROOT = Path(__file__).parents[1]
 RATCHET = f"from {client.__name__}.start import main; main()"
 WORKER = f"from {worker.__name__} import main; main()"
+PYTEST = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
 SECONDS = 120
 """Until a process has ended."""
 FORKS = get_context("forkserver")

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,25 @@ STATUS: Sequence[tuple[type[RatchetError], int]] = (
 )  # fmt: skip
 
 
+@cache
+def _environment() -> Environment:
+    """The templates; each is compiled once in a process."""
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        finalize=texts.shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "typed": texts.typed, "pretty": texts.pretty, "short_id": texts.short_id, "moment": texts.moment,
+        "clock": texts.clock, "span": time_span, "counted": counted, "spent": spent, "key": field_key,
+    }  # fmt: skip
+    made.globals |= {"link": link, "new_id": lambda: secrets.token_hex(8)}
+    return made
+
+
 class Console:
     """What the pages need: a client, and who acts through them."""
 
@@ -60,19 +79,6 @@ class Console:
         self.own_key = secrets.token_bytes(32)
         self._notes: dict[str, str] = {}
         self._streams: set[_Stream] = set()
-        self._environment = Environment(
-            loader=FileSystemLoader(TEMPLATES),
-            autoescape=True,
-            finalize=texts.shown,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._environment.filters |= {
-            "typed": texts.typed, "pretty": texts.pretty, "short_id": texts.short_id, "moment": texts.moment,
-            "clock": texts.clock, "span": time_span, "counted": counted, "spent": spent, "key": field_key,
-        }  # fmt: skip
-        self._environment.globals |= {"link": link, "new_id": lambda: secrets.token_hex(8), "me": signer}
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -81,7 +87,7 @@ class Console:
 
     def part(self, template: str, **values: Any) -> Markup:
         """A template as a part of a page."""
-        return Markup(self._environment.get_template(template).render(values))
+        return Markup(_environment().get_template(template).render(values))
 
     def page(
         self,
@@ -98,6 +104,7 @@ class Console:
         note = self._notes.pop(request.query_params.get("note", ""), "")
         parts = {name: _identified(name, part) for name, part in (parts or {}).items() if part is not None}
         values |= {"title": title, "parts": parts, "live": live, "note": note, "path": request.url.path}
+        values["me"] = self.signer
         return HTMLResponse(self.part(template, **values), status)
 
     def go(self, path: str, note: str = "", **query: Any) -> Response:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from client.server.embedded import EmbeddedServer
+from tests import forked
 from tests.cassette.injection import CASSETTE
 from tests.client.commandline import Cli, agent_file, environment
 
@@ -119,21 +118,10 @@ def test_pytest_plays_each_file_of_a_folder(recorded: Path, tmp_path: Path) -> N
     (tmp_path / "test_courses.py").write_text(PYTEST)
 
     def passed() -> str:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "ratchet.testing",
-            "-p",
-            "no:cacheprovider",
-            ".",
-        ]
         # named here, and not by its entry point, which a checkout that is not installed lacks
+        words = ("-q", "-p", "ratchet.testing", "-p", "no:cacheprovider", ".")
         own = {**environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        done = subprocess.run(command, cwd=tmp_path, env=own, text=True, capture_output=True, check=False)
-        return done.stdout
+        return forked.spoken(forked.PYTEST, *words, env=own, cwd=tmp_path)[1]
 
     assert "2 passed" in passed()
     text = CASSETTE.read_text()

@@ -94,7 +94,9 @@ def load(folder: Path, text: str) -> AgentFile:
         pytest.param(f"options: {'[' * 400}{']' * 400}", "", "deep", id="endless depth"),
         pytest.param(LAUGHS, "", "50,000 values", id="aliases of aliases"),
         pytest.param("options: &a {b: *a}", "", "50,000 values", id="endless alias"),
-        pytest.param(f"options: [{'1,' * 60_000}]", "", "50,000 values", id="many values"),
+        pytest.param(  # the same counter as for aliases, which takes seconds to reach
+            f"options: [{'1,' * 60_000}]", "", "50,000 values", id="many values", marks=pytest.mark.exhaustive
+        ),
         pytest.param("a: &a {}\n" + MERGES, "", "100 merge keys", id="many merge keys"),
         pytest.param("modules: [a.py, none.py]\n", ":1:11: modules[0]", "a.py", id="missing module"),
     ],

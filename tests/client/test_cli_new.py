@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from tests.client.commandline import Cli, environment
 from tests.client.conftest import ROOT
+from tests.forked import PYTEST, spoken
 
 
 @pytest.fixture
@@ -26,11 +25,10 @@ def cli(data_dir: Path, tmp_path: Path) -> Iterator[Cli]:
 
 def passed(folder: Path) -> str:
     """How pytest ends in this folder."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "Warning" not in done.stdout + done.stderr
-    return done.stdout.splitlines()[-1]
+    code, out, err = spoken(PYTEST, "-q", "-p", "no:cacheprovider", env=environment(), cwd=folder)
+    assert code == 0, out
+    assert "Warning" not in out + err
+    return out.splitlines()[-1]
 
 
 def test_new_agent_runs_without_a_key_and_its_test_passes(cli: Cli) -> None:

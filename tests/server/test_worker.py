@@ -52,9 +52,10 @@ async def test_worker_of_any_size_serves_several_runs(
     address: str, tmp_path: Path, given: dict[str, Any]
 ) -> None:
     own = settings_of(tmp_path, **given)
-    async with real_server(own) as client, build_worker(client, own):
+    client = await open_client(own, {"target_host": address})
+    async with build_worker(client, own):
         waiting = []
-        for _ in range(12):  # more than the smallest cache holds
+        for _ in range(11):  # more than the smallest cache holds
             run = await begin(client, task(calls(("mark_once", {"line": "paid"})), "done", **ASKED))
             waiting.append((run, await open_request(run)))
         for run, request in waiting:
@@ -87,7 +88,8 @@ async def test_run_waits_for_a_rate_limit_until_it_is_cancelled(
     address: str, tmp_path: Path, fuse: str
 ) -> None:
     own = settings_of(tmp_path, rate_limits={"scripted/*": RateLimit(requests_per_minute=1)})
-    async with real_server(own) as client, build_worker(client, own):
+    client = await open_client(own, {"target_host": address})
+    async with build_worker(client, own):
         run = await begin(client, task(calls(("mark", {"line": "one"})), "done", fuse=fuse))
         assert (
             await eventually(lambda: waiting_text(client, run)) == "(waiting for the rate limit scripted/*)"
@@ -105,7 +107,8 @@ ONE = {"scripted/limited": RateLimit(requests_per_minute=1)}
 async def test_waiting_questions_leave_slots_to_others(address: str, tmp_path: Path) -> None:
     own = settings_of(tmp_path, rate_limits=ONE, max_activities=2)
     limited = task(models={"default": LIMITED})
-    async with real_server(own) as client, build_worker(client, own):
+    client = await open_client(own, {"target_host": address})
+    async with build_worker(client, own):
         assert (await (await begin(client, limited)).result()).answer == "done"
         waiting = [await begin(client, limited) for _ in range(3)]
         for run in waiting:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as profile
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
@@ -270,6 +271,7 @@ POLICIES = st.builds(
 )
 
 
+@profile(max_examples=profile().max_examples // 4)  # each is played, and takes the solver long
 @given(POLICIES)
 def test_every_witness_is_really_called_with_nobody_asked(approvals: Approvals) -> None:
     policy = RunPolicy(ApprovalPolicy(approvals, BOSS, {"pay": PAY}))

@@ -229,9 +229,18 @@ class ToolCalls:
 
     # -- questions --------------------
 
-    def find(self, wanted: Any, confirm: Confirm, *, plain: bool = True) -> Call | None:
-        """A call for which the formula is true, confirmed; None: it is proven that there is none. Raises
-        Undecided. `plain`: with whole numbers and printable text, where there is such a call."""
+    def find(self, wanted: Any, confirm: Confirm) -> Call | None:
+        """A call for which the formula is true, confirmed: with whole numbers and printable text, where there
+        is such a call. None: it is proven that there is none. Raises Undecided."""
+        model = self._confirmed(wanted, confirm, plain=True)
+        return None if model is None else self._call(model)
+
+    def exists(self, wanted: Any, confirm: Confirm = lambda call: True) -> bool:
+        """There is such a call. Raises Undecided."""
+        return self._confirmed(wanted, confirm, plain=False) is not None
+
+    def _confirmed(self, wanted: Any, confirm: Confirm, *, plain: bool) -> Any:
+        """A model whose call is confirmed; None: it is proven that there is none. Raises Undecided."""
         asked = [self._legal, wanted, self.call.sound()]
         for attempt in range(TRIES):
             model = self._model(asked)
@@ -242,7 +251,7 @@ class ToolCalls:
             if plain or attempt:
                 model = self._plain_model(asked) or model
             if (call := self._call(model)) is not None and confirm(call):
-                return call
+                return model
             asked.append(z3.Not(self._same_as(model)))
         raise Undecided("what the solver finds is not confirmed")
 
@@ -277,7 +286,7 @@ class ToolCalls:
         spent = model.eval(self.spent, model_completion=True).as_fraction()
         if arguments_for(self.spec, found) != found:
             return None
-        held = [label for label, one in self.labels.items() if model.eval(one, model_completion=True)]
+        held = [label for label, one in self.labels.items() if _is_true(model, one)]
         return Call(self.spec.name, found, float(spent), tuple(held))
 
     def _same_as(self, model: Any) -> Any:
@@ -290,31 +299,52 @@ class ToolCalls:
             each += [part == model.eval(part, model_completion=True) for part in parts]
         return z3.And(each)
 
-    def holds(self, wanted: Any, confirm: Callable[[Call], bool]) -> tuple[Cells, tuple[str, ...]]:
+    def holds(self, wanted: Any, confirm: Confirm) -> tuple[Cells, tuple[str, ...]]:
         """Argument -> the values that it has in calls for which the formula is true. What the solver could
         not decide is among them, and named."""
         held: dict[str, tuple[Cell, ...]] = {}
         unknown: list[str] = []
+        models: list[Any] = []
         for name, each in self._cells.items():
-            found = []
-            for cell in each:
+            within = [self._within(name, cell) for cell in each]
+            true, open_ones = self._some(wanted, within, models, confirm)
+            for number in open_ones:
                 try:
-                    if self.find(z3.And(wanted, self._within(name, cell)), confirm, plain=False) is None:
+                    if not self.exists(z3.And(wanted, within[number]), confirm):
                         continue
                 except Undecided as why:
-                    unknown.append(f"{name}: {range_text([cell])}: {why}")
-                found.append(cell)
-            held[name] = tuple(found)
+                    unknown.append(f"{name}: {range_text([each[number]])}: {why}")
+                true.add(number)
+            held[name] = tuple(each[number] for number in sorted(true))
         return held, tuple(unknown)
+
+    def _some(
+        self, wanted: Any, within: Sequence[Any], models: list[Any], confirm: Confirm
+    ) -> tuple[set[int], set[int]]:
+        """Which of these formulas are true of confirmed calls, and of which this is open. `models` are of
+        such calls, and become more: what one shows is not asked again."""
+        true, left, new = set[int](), set(range(len(within))), [*models]
+        for _ in within:
+            true |= {number for number in left if any(_is_true(model, within[number]) for model in new)}
+            left -= true
+            try:
+                any_left = z3.Or([within[number] for number in sorted(left)])
+                new = [self._confirmed(z3.And(wanted, any_left), confirm, plain=False)]
+            except Undecided:
+                return true, left
+            if new == [None]:
+                return true, set()
+            models += new
+        return true, left
 
     def _after(self, wanted: Any, confirm: Confirm) -> Iterator[tuple[Label, bool]]:
         """The awaited labels that the run always has, or never, in calls for which the formula is true."""
         for label in sorted(self._awaited, key=LABELS.index):
             held = self.labels[label]
             with suppress(Undecided):  # then both may be
-                if self.find(z3.And(wanted, z3.Not(held)), confirm, plain=False) is None:
+                if not self.exists(z3.And(wanted, z3.Not(held)), confirm):
                     yield label, True
-                elif self.find(z3.And(wanted, held), confirm, plain=False) is None:
+                elif not self.exists(z3.And(wanted, held), confirm):
                     yield label, False
 
     @cached_property
@@ -411,10 +441,10 @@ def useless_rules(policy: RunPolicy, specs: Sequence[ToolSpec]) -> dict[str, str
 def _use_problem(policy: RunPolicy, number: int, rule: ApprovalRule, tools: Sequence[ToolCalls]) -> str:
     name = f"rules.{number}"
     try:
-        if not any(_exists(tool, tool.fits(rule, policy)) for tool in tools):
+        if not any(tool.exists(tool.fits(rule, policy)) for tool in tools):
             return "fits no call of the agent's tools"
         mine = [(tool, one) for tool in tools for one in tool.entries(policy) if one.name == name]
-        if not any(_exists(tool, one.decides) for tool, one in mine):
+        if not any(tool.exists(one.decides) for tool, one in mine):
             return "is never reached: rules before it decide every call that it fits"
         whole = policy.policy
         rules = (*whole.approvals.rules[:number], *whole.approvals.rules[number + 1 :])
@@ -423,15 +453,11 @@ def _use_problem(policy: RunPolicy, number: int, rule: ApprovalRule, tools: Sequ
         for tool, one in mine:
             for other in tool.entries(shorter):
                 differs = other.decision != one.decision
-                if differs and _exists(tool, z3.And(one.decides, other.decides)):
+                if differs and tool.exists(z3.And(one.decides, other.decides)):
                     return ""
     except Undecided:
         return ""  # it may be of use
     return "changes nothing: without it every call would be decided alike"
-
-
-def _exists(tool: ToolCalls, wanted: Any) -> bool:
-    return tool.find(wanted, lambda call: True, plain=False) is not None
 
 
 def newly_allowed(new: RunPolicy, old: RunPolicy, spec: ToolSpec) -> list[CallSet]:
@@ -522,6 +548,10 @@ def _number_within(cell: Cell, number: Any) -> Any:
     above = [] if cell.low is None else [number > _real(cell.low)]
     below = [] if cell.high is None else [number < _real(cell.high)]
     return z3.And(*above, *below)
+
+
+def _is_true(model: Any, formula: Any) -> bool:
+    return bool(z3.is_true(model.eval(formula, model_completion=True)))
 
 
 def _real(number: float) -> Any:

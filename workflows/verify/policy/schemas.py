@@ -46,6 +46,7 @@ class Value:
         self.number = z3.ToReal(z3.Int(f"{path} integer")) if integral else z3.Real(f"{path} number")
         self.length, self.others = z3.Int(f"{path} length"), z3.Int(f"{path} others")
         self._inner: dict[str | int, Value] = {}
+        self._own = z3.And(self.type >= 0, self.type < len(TYPES), self.length >= 0, self.others >= 0)
 
     def is_a(self, kind: str) -> Any:
         """It is of this JSON type."""
@@ -65,8 +66,7 @@ class Value:
 
     def sound(self) -> Any:
         """What is so of every JSON value."""
-        own = z3.And(self.type >= 0, self.type < len(TYPES), self.length >= 0, self.others >= 0)
-        return z3.And(own, *(one.sound() for one in self._inner.values()))
+        return z3.And(self._own, *(one.sound() for one in self._inner.values()))
 
     def found(self, model: Any) -> Any:
         """The value in a model of the solver. Raises ValueError for a number that JSON cannot write."""
