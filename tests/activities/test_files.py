@@ -398,7 +398,7 @@ def agent_texts(draw: st.DrawFn) -> str:
     }[shape]  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(agent_texts())
 def test_whatever_loads_as_an_agent_of_its_own_is_not_written(text: str) -> None:
     with tempfile.TemporaryDirectory() as made:

@@ -104,6 +104,7 @@ async def test_without_a_window_the_provider_is_sent_everything(short: Client) -
     assert result.counters["model_calls"] == LINES + 1
 
 
+@pytest.mark.exhaustive  # tests/server/test_fused_steps.py compares the logs of a run without compaction
 async def test_log_is_the_same_where_the_tool_asks_the_model(short: Client, own: Settings) -> None:
     logs, asked = [], []
     for fuse in ("off", "auto"):
