@@ -8,12 +8,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -70,6 +71,7 @@ class Shell:
     """A folder in which the printed commands run."""
 
     folder: Path
+    started: list[forked.Forked] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -80,18 +82,13 @@ class Shell:
         state = str(self.folder / ".state")
         return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": state}
 
-    def start(self, command: str) -> subprocess.Popen[str]:
-        """Start a command; its output is in `.run.txt`."""
-        with (self.folder / ".run.txt").open("w") as output:
-            return subprocess.Popen(
-                ["bash", "-c", f"exec {command}"],
-                cwd=self.folder,
-                env=self.environment,
-                text=True,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+    def start(self, command: str) -> forked.Forked:
+        """Start a command of `ratchet`; its output is in `.run.txt`."""
+        words, env = shlex.split(command)[1:], self.environment
+        with (self.folder / ".run.txt").open("w") as out:
+            process = forked.Forked(forked.RATCHET, *words, env=env, cwd=self.folder, stdout=out, stderr=out)
+        self.started.append(process)
+        return process
 
     def run(self, command: str, seconds: float = 100) -> str:
         """What a command prints; it must succeed. One of `ratchet` or pytest alone is forked, which is
@@ -120,15 +117,9 @@ class Shell:
 
     def waiting(self) -> bool:
         """A run waits for a person."""
-        found = subprocess.run(
-            ["ratchet", "inbox", "--json"],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return found.returncode == 0 and bool(found.stdout.strip())
+        words = ("inbox", "--json")
+        code, out, _ = forked.spoken(forked.RATCHET, *words, env=self.environment, cwd=self.folder)
+        return code == 0 and bool(out.strip())
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -149,10 +140,11 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     script.chmod(0o755)
     made = Shell(tmp_path)
     yield made
+    for process in made.started:
+        process.kill()
+        process.wait()
     if (tmp_path / ".ratchet").exists():
-        subprocess.run(
-            ["ratchet", "down"], cwd=tmp_path, env=made.environment, capture_output=True, check=False
-        )
+        forked.spoken(forked.RATCHET, "down", env=made.environment, cwd=tmp_path)
 
 
 # -- the tutorial --------------------
@@ -167,7 +159,7 @@ def test_tutorial_works_as_printed(shell: Shell) -> None:
         name = block.partition("\n")[0].removeprefix("# ")
         (shell.folder / name).write_text(block)
     printed: dict[str, str] = {}
-    runs: list[subprocess.Popen[str]] = []
+    runs: list[forked.Forked] = []
     decided = 0
     for command in "".join(blocks(text, "sh")).splitlines():
         if command.startswith("ratchet run"):
@@ -275,7 +267,7 @@ def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) ->
         printed = shell.run(f"TEMPORAL_ADDRESS={address} {shlex.quote(sys.executable)} app.py || true")
         assert printed.splitlines() == ["None", "DONE", "No report: failed"]
     finally:
-        worker.terminate()
+        worker.send_signal(signal.SIGTERM)
         worker.wait(PATIENCE)
 
 
@@ -513,5 +505,5 @@ def test_commands_of_temporal_work_as_printed(shell: Shell) -> None:
         for event in ("Paused", "Resumed", "Steered", "RolledBack", "LimitsSet", "Closed"):
             assert f'"{event}"' in events
     finally:
-        dev.terminate()
+        dev.send_signal(signal.SIGTERM)
         dev.wait(PATIENCE)

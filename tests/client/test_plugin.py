@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,7 +22,6 @@ from client.plugin import RatchetPlugin
 from client.server.connection import Connection, connected, has_worker
 from client.server.embedded import temporal_binary
 from tests import forked
-from tests.client.conftest import ROOT
 from tests.server.conftest import STARTS_WITHIN
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
 
@@ -142,21 +139,15 @@ async def test_library_at_the_top_of_a_machines_file_is_told_where_to_go(
     assert (await result(connection, f"within-{library}")).ok
 
 
-async def start_worker(address: str, data_dir: Path, **more: str) -> asyncio.subprocess.Process:
-    """`python worker.py` as its own process."""
-    environment = {**os.environ, "TEMPORAL_ADDRESS": address, "RATCHET_DATA_DIR": str(data_dir), **more}
-    return await asyncio.create_subprocess_exec(
-        sys.executable, str(ROOT / "worker.py"), env=environment, stderr=PIPE
-    )
-
-
 async def test_worker_polls_until_it_is_stopped(tmp_path: Path) -> None:
     async with connected(settings=Settings(data_dir=tmp_path)) as alone:
-        worker = await start_worker(alone.where, tmp_path, RATCHET_MODULES=json.dumps([str(POETRY)]))
-        assert (await result(alone, "poet")).answer == "roses"
-        worker.send_signal(signal.SIGTERM)
-        _, stderr = await worker.communicate()
-        assert worker.returncode == 0, stderr.decode()
+        places = {"TEMPORAL_ADDRESS": alone.where, "RATCHET_DATA_DIR": str(tmp_path)}
+        env = {**os.environ, **places, "RATCHET_MODULES": json.dumps([str(POETRY)])}
+        with forked.Forked(forked.WORKER, env=env, stderr=forked.PIPE) as worker:
+            assert (await result(alone, "poet")).answer == "roses"
+            worker.send_signal(signal.SIGTERM)
+            _, stderr = await asyncio.to_thread(worker.communicate, forked.SECONDS)
+            assert worker.returncode == 0, stderr
         assert not await has_worker(alone.temporal), "it announced its end"
 
 
