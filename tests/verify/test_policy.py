@@ -336,6 +336,7 @@ def test_pattern_that_cannot_be_said_is_unknown_and_never_proven() -> None:
     assert first.entry == "rules.0"
     assert first.example is None
     assert first.unknown
+    assert first.held["to"], "what is not known may be"
     assert last.level == "asked"
 
 
