@@ -14,7 +14,7 @@ FILE_BYTES = 256_000
 AGENT_KEYS = frozenset((
     "name", "description", "machine", "machine_version", "options", "models", "instructions", "tools",
     "modules", "limits", "compaction", "stuck", "visibility", "heartbeat_seconds", "fuse", "on_end",
-    "approvals", "people", "labels", "certificate",
+    "approvals", "people", "labels", "certificate", "output",
 ))  # fmt: skip
 """What may stand at the top of an agent file."""
 MOST_DEPTH, MOST_EVENTS = 50, 60_000

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ParamSpec
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from activities.contracts import without_digests
@@ -24,6 +24,7 @@ from client.errors import RatchetError, UnknownRun, UsageError
 from client.runs.listing import RequestSummary, RunLine
 from client.sdk.agent import AgentClient
 from client.sdk.people import decision_from
+from workflows.api import RunResult
 from workflows.kernel.log import Record
 from workflows.people import Verb
 
@@ -74,21 +75,30 @@ def mcp_server(
     return server
 
 
-def _answer_in_text(function: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[str]]:
-    """The same, with its answer as JSON, and what went wrong as text for the client."""
+def _answer_in_text(function: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[CallToolResult]]:
+    """The same, with its answer as JSON, and what went wrong as text for the client. A run's output is
+    structured content, too."""
 
     @wraps(function)
-    async def answer(*args: P.args, **kwargs: P.kwargs) -> str:
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> CallToolResult:
         try:
             found = await function(*args, **kwargs)
         except RatchetError as error:
             raise ToolError(str(error)) from None
         text = _json(found)
-        if len(text) <= TEXT_CHARS:
-            return text
-        return f"{text[:TEXT_CHARS]}\n[{len(text) - TEXT_CHARS:,} of {len(text):,} characters left out]"
+        if len(text) > TEXT_CHARS:
+            left = f"[{len(text) - TEXT_CHARS:,} of {len(text):,} characters left out]"
+            text = f"{text[:TEXT_CHARS]}\n{left}"
+        return CallToolResult(content=[TextContent(text=text)], structured_content=_output_of(found))
 
     return answer
+
+
+def _output_of(found: Any) -> dict[str, Any] | None:
+    """The answer of a run as data; its `answer` may have other words around it."""
+    if not isinstance(found, RunResult) or found.output is None:
+        return None
+    return {"ok": found.ok, "exit_reason": found.exit_reason, "output": found.output}
 
 
 def _request_value(request: RequestSummary) -> RequestSummary:

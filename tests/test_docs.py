@@ -232,7 +232,9 @@ def test_test_of_the_readme_passes(shell: Shell) -> None:
 @pytest.mark.exhaustive
 def test_first_program_runs(shell: Shell) -> None:
     shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
-    (program,) = blocks(text_of("python.md"), "python")
+    program, typed = blocks(text_of("python.md"), "python")
+    (shell.folder / "typed.py").write_text(typed)
+    shell.run(f"{shlex.quote(sys.executable)} typed.py")
     (shell.folder / "program.py").write_text(program)
     printed = shell.run(f"{shlex.quote(sys.executable)} program.py")
     assert printed.startswith("thought Started")

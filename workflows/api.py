@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
 from activities.contracts import (
     GOAL_BYTES,
@@ -24,6 +24,7 @@ from activities.contracts import (
     ModelSpec,
     Strict,
     ToolSpec,
+    model_schema,
 )
 from workflows.certificate import Certificate
 from workflows.gate.stuck import StuckSettings
@@ -173,6 +174,11 @@ class AgentSpec(Strict):
     )
     instructions: str = Field(default="", max_length=100_000)
     tools: tuple[Name, ...] = Field(default=(), max_length=500)
+    output: JsonObject | None = Field(
+        default=None,
+        description="JSON schema of an object that the answer must be, or in Python a pydantic model; null: "
+        "any text",
+    )
     limits: Limits = Limits()
     compaction: CompactionSettings = CompactionSettings()
     stuck: StuckSettings | None = Field(
@@ -226,6 +232,24 @@ class AgentSpec(Strict):
             if len(set(model.fallback)) < len(model.fallback):
                 raise ValueError(f"{role}.fallback: a model is named twice")
         return models
+
+    @field_validator("output", mode="before")
+    @classmethod
+    def _of_model(cls, output: object) -> object:
+        """A model class as its schema: what travels with a task is data."""
+        is_model = isinstance(output, type) and issubclass(output, BaseModel)
+        return model_schema(output) if is_model else output  # type: ignore[arg-type]  # a model class
+
+    @field_validator("output")
+    @classmethod
+    def _is_of_object(cls, output: JsonObject | None) -> JsonObject | None:
+        if output is None:
+            return None
+        from workflows.gate.output import form_problem  # its library takes a while, and few agents need it
+
+        if problem := form_problem(output):
+            raise ValueError(problem)
+        return output
 
     @property
     def fallbacks(self) -> set[str]:

@@ -64,6 +64,7 @@ ITEMS_BYTES = PAGE_BYTES - 200
 RESULT_PARTS = {
     "answer": 40_000,
     "calls": 16_000,
+    "output": 4000,
     "outcome": 8000,
     "decisions": 8000,
     "unheard": 4000,
@@ -212,7 +213,7 @@ def inline_result(whole: RunResult) -> RunResult:
     if size <= RESULT_BYTES:
         return whole
     data = whole.model_dump(mode="json")
-    sizes = {name: len(to_json(data[name])) for name in RESULT_PARTS}
+    sizes = {name: len(to_json(data.get(name))) for name in RESULT_PARTS}
     long = [name for name, most in RESULT_PARTS.items() if sizes[name] > most]
     cut = list[str]()
     text = (
@@ -233,6 +234,8 @@ def _part(name: str, value: Any) -> Any:
     most = RESULT_PARTS[name]
     if isinstance(value, str):
         return _cut(value, most - 50)
+    if name == "output":  # a part of it would not fit its schema
+        return None
     if name == "counters":  # the sums come before those of each model and tool
         return dict(_fitting(sorted(value.items(), key=lambda item: ":" in item[0]), most))
     if isinstance(value, dict):

@@ -7,9 +7,9 @@ module: it does without all that an agent can be, which takes twice as long.
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, PlainSerializer
+from pydantic import BaseModel, Field, PlainSerializer
 
 from activities.contracts.base import Frozen, JsonObject
 from activities.contracts.labels import LabelSource, ToolEffect
@@ -21,6 +21,7 @@ __all__ = [
     "RunResult", "RunStatus", "RunSummary", "bound_text",
 ]  # fmt: skip
 
+M = TypeVar("M", bound=BaseModel)
 AtDeadline = Literal["approve", "reject", "abort", "escalate"]
 """What an expired request leads to. For kinds other than approval, approve means to go on, and reject means
 to do without: a question is answered `unavailable`, a limit ends the run, an outcome stays unknown."""
@@ -219,6 +220,9 @@ class RunResult(RunSummary):
     exit_reason: str
     outcome: dict[str, Any] = {}
     """What the machine adds to its result."""
+    output: JsonObject | None = Field(default=None, exclude_if=lambda output: output is None)
+    """The answer as data that fits the agent's `output`; null: the agent has none, or no answer fits. A run
+    that is `ok` has it."""
     workflow_id: str
     run_id: str
     """Of the first execution of the chain."""
@@ -241,6 +245,17 @@ class RunResult(RunSummary):
     cut: str = ""
     """Which fields are cut in Temporal's history, how to get the whole, and why the SDK could not. Empty: it
     is the whole, as what the SDK gives is wherever it reaches the archive or a worker."""
+
+    def output_as(self, model: type[M]) -> M:
+        """The answer as an instance of this model. Raises ValueError where there is no `output`, with why the
+        run ended, and where the model does not take it: validators of its own are asked here for the first
+        time."""
+        if self.output is None:
+            why = f": {self.error}" if self.error else "; its agent names none"
+            raise ValueError(
+                f"the run {self.workflow_id} ended as `{self.exit_reason}` without an output{why}"
+            )
+        return model.model_validate(self.output)
 
     def raise_if_failed(self) -> None:
         """Raise what the machine ended with, such as `MaxIterationsExceeded`, if it does so."""

@@ -174,14 +174,21 @@ def program_for(
         found += label_problems(task.approvals, task.labels, tools=task.tools, specs=known)
         if found:
             raise InvalidTask(problem_text(found))
+    form, words = None, ""
+    if task.output is not None:
+        from workflows.gate.output import AnswerForm  # its library takes a while, and few agents need it
+
+        form = AnswerForm(task.output)
+        words = form.words
     given = RunInput(
         goal=task.goal,
         trace_id=trace_id,
-        instructions=task.instructions,
+        instructions="\n\n".join(filter(None, (task.instructions, words))),
         tools=tools,
         depth=task.depth,
         material=task.material,
         values=task.values,
+        output=task.output,
     )
     try:
         return Program(
@@ -193,6 +200,7 @@ def program_for(
             _interrupts(machine, task.people),
             labels=task.labels,
             labels_above=task.labels_above,
+            form=form,
         )
     except (ValueError, DefinitionError) as error:
         raise InvalidTask(str(error)) from error
@@ -337,6 +345,7 @@ def inner_task(
         "models": {**task.models, **renamed},
         "instructions": effect.instructions,
         "tools": effect.give,
+        "output": None,
         "limits": limits,
         "people": task.people.model_copy(update={"interrupt_every": None, "interrupt_states": ()}),
         "goal": effect.goal,

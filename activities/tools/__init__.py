@@ -19,9 +19,8 @@ from pkgutil import iter_modules
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema
 
-from activities.contracts import JsonObject, Label, Sink, ToolEffect, ToolSpec, TransientError
+from activities.contracts import JsonObject, Label, Sink, ToolEffect, ToolSpec, TransientError, model_schema
 from activities.extensions import ExtensionError, declared, load_extensions
 from activities.settings import Settings
 
@@ -204,7 +203,7 @@ class Tool(Generic[P]):
 
     def spec(self) -> ToolSpec:
         """The declaration that travels with a run."""
-        schema = self.params.model_json_schema(schema_generator=_Untitled)
+        schema = model_schema(self.params)
         parameters: JsonObject = {
             key: part for key, part in schema.items() if key not in ("title", "description")
         }
@@ -234,20 +233,6 @@ def parameter_count(function: Function) -> int:
     except (TypeError, ValueError):
         return -1
     return sum(parameter.kind in kinds for parameter in parameters)
-
-
-class _Untitled(GenerateJsonSchema):
-    """Leaves out titles that only repeat field names: the model pays for every token. A model class that does
-    not say what it does with other names has none: what it would drop was meant by the one who calls."""
-
-    def model_schema(self, schema: Any) -> Any:
-        made = super().model_schema(schema)
-        if "extra" not in schema["cls"].model_config and "properties" in made:
-            made.setdefault("additionalProperties", False)
-        return made
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
 
 
 def load_tools(settings: Settings) -> dict[str, Tool[Any]]:

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from activities.agentfiles import agent_keys, is_agent
 from activities.contracts import ModelSpec
+from client.agents.outputs import named_output
 from client.agents.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
 from client.errors import UsageError
 from workflows.api import AgentSpec, AgentTask
@@ -143,9 +144,9 @@ class Draft:
             UsageError: unknown keys, wrong types, values out of range, missing modules; all at once.
         """
         found: list[Problem] = []
-        values = {**self.values, "certificate": self._certificate(found)}
+        named = {"certificate": self._certificate(found), "output": self._output(found)}
         try:
-            agent = AgentFile.model_validate(values)
+            agent = AgentFile.model_validate({**self.values, **named})
         except ValidationError as error:
             raise UsageError(self.message([*problems(error, AgentFile), *found])) from error
         modules = [(self.folder / name).resolve() for name in agent.modules]
@@ -174,6 +175,17 @@ class Draft:
             return read_certificate(self.folder / given)[1]
         except ValueError as error:
             found.append((("certificate",), str(error)))
+            return None
+
+    def _output(self, found: list[Problem]) -> Any:
+        """The schema that the agent gives, or names. A problem with a name is added to `found`."""
+        given, modules = self.values.get("output"), self.values.get("modules")
+        if not isinstance(given, str):
+            return given
+        try:
+            return named_output(given, self.folder, modules if isinstance(modules, list) else ())
+        except ValueError as error:
+            found.append((("output",), str(error)))
             return None
 
 

@@ -359,7 +359,7 @@ def final_of(drive: Drive) -> JsonObject:
     if drive.run.suspension.exit is None:
         asks: Any = [request.id for request in drive.run.requests.open_requests]
         return {"state": status.state, "waits_for": asks, "paused": status.paused, "spent": spent}
-    fields = {"state", "exit_reason", "ok", "answer", "error", "outcome", "unheard"}
+    fields = {"state", "exit_reason", "ok", "answer", "error", "outcome", "output", "unheard"}
     return {**drive.result().model_dump(mode="json", include=fields), "spent": spent}
 
 

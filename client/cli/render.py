@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -201,10 +201,16 @@ def change_block(record: Record, *, full: bool) -> Text:
     return Text("\n".join(lines), style="dim")
 
 
+def shown_output(output: Mapping[str, Any]) -> str:
+    """An answer that is data, as people read it."""
+    return json.dumps(output, ensure_ascii=False, indent=2)
+
+
 def result_text(result: RunResult, console: Console) -> list[Text]:
     """What came out of a run: the answer, then how it ended and what it cost."""
     mark, style = ("✓", "green") if result.ok else ("✗", "red")
-    parts = [hanging(result.answer, console)] if result.answer else []
+    answer = result.answer if result.output is None else shown_output(result.output)
+    parts = [hanging(answer, console)] if answer else []
     if result.error:
         parts.append(hanging(result.error, console, style="red"))
     words = [result.exit_reason, counted(result.step, "step"), spent(result.counters)]

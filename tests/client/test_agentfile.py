@@ -330,3 +330,40 @@ def test_draft_keeps_the_places_of_its_file(tmp_path: Path) -> None:
         "--set other=5: options.other: two",
         f"{path}:1:1: options.x: three",
     ]
+
+
+MODELS = "from pydantic import BaseModel\n\nclass Refund(BaseModel):\n    cents: int\n"
+CENTS = {"cents": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    "named", ["Refund", "models.py:Refund", "refund.json", "{properties: {cents: {type: integer}}}"]
+)
+def test_output_is_a_schema_or_the_name_of_one(tmp_path: Path, named: str) -> None:
+    (tmp_path / "models.py").write_text(MODELS)
+    (tmp_path / "refund.json").write_text('{"properties": {"cents": {"type": "integer"}}}')
+    output = load(tmp_path, f"modules: [models.py]\noutput: {named}\n").output
+    assert output is not None
+    assert output["properties"] == CENTS
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        pytest.param("Refnd", "Refnd in the agent's `modules`; did you mean `Refund`?", id="misspelt"),
+        pytest.param("models.py:Bill", "no pydantic model Bill in models.py; known: `Refund`", id="no model"),
+        pytest.param("other.py:Refund", "other.py is none of the agent's `modules`", id="no module"),
+        pytest.param("nosuch.json", "nosuch.json: No such file", id="no JSON file"),
+        pytest.param("bad.yaml.json", "bad.yaml.json is not JSON", id="not JSON"),
+        pytest.param("list.json", "must be the JSON schema of an object", id="of a list"),
+    ],
+)
+def test_output_that_is_not_there_is_named(tmp_path: Path, named: str, problem: str) -> None:
+    (tmp_path / "models.py").write_text(MODELS)
+    (tmp_path / "other.py").write_text("raise SystemExit('it was loaded')")
+    (tmp_path / "bad.yaml.json").write_text("{")
+    (tmp_path / "list.json").write_text('{"type": "array"}')
+    with pytest.raises(UsageError) as error:
+        load(tmp_path, f"modules: [models.py]\noutput: {named}\n")
+    assert ":2:1: output: " in str(error.value)
+    assert problem in str(error.value)

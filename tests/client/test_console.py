@@ -385,6 +385,15 @@ async def test_run_page_says_what_differs_from_the_certificate(
     assert "Certificate" not in (await browser.get("/run", id=ended)).text
 
 
+async def test_output_of_a_run_is_shown_as_data(browser: Browser, agents: AgentClient) -> None:
+    output = {"properties": {"sum": {"type": "integer"}}}
+    run = await agents.start(task("It is three.", 'It is {"sum": 3}.', output=output))
+    assert (await agents.result(run)).output == {"sum": 3}
+    page = await browser.get("/run", id=run)
+    assert "AnswerRefused" in (await browser.get("/run", id=run, view="log")).text
+    assert re.search(r'\{\s*"sum": 3\s*\}', page.text)
+
+
 async def test_bound_is_shown_with_what_is_left_and_on_the_request(
     browser: Browser, agents: AgentClient
 ) -> None:

@@ -46,9 +46,10 @@ def test_page_with_many_calls_stays_small_and_says_how_many_more(text: str) -> N
 
 TEXTS = st.sampled_from(["x", "漢", "\x1b", '"', "🦀"])
 SIZES = st.sampled_from([0, 1, 700, 20_000, 90_000])
+PARTS = ["answer", "error", "outcome", "output", "unheard", "calls"]
 
 
-@given(TEXTS, st.fixed_dictionaries(dict.fromkeys(["answer", "error", "outcome", "unheard", "calls"], SIZES)))
+@given(TEXTS, st.fixed_dictionaries(dict.fromkeys(PARTS, SIZES)))
 def test_result_of_any_size_fits_and_loses_no_more_than_it_must(text: str, sizes: dict[str, int]) -> None:
     size = {name: text * count for name, count in sizes.items()}
     call = DoneCall(
@@ -57,6 +58,7 @@ def test_result_of_any_size_fits_and_loses_no_more_than_it_must(text: str, sizes
     whole = RunResult(
         agent="a", machine="m", machine_version="1", state="END", step=1, ok=True, exit_reason="stop",
         answer=size["answer"], error=size["error"], outcome={"deep": [{"note": size["outcome"]}]},
+        output={"note": size["output"]},
         unheard=(size["unheard"], "the newest"), calls=(call,), workflow_id="w", run_id="r",
     )  # fmt: skip
     cut = inline_result(whole)
@@ -66,6 +68,7 @@ def test_result_of_any_size_fits_and_loses_no_more_than_it_must(text: str, sizes
     assert fields == [name for name in sizes if name in cut.cut.partition(":")[0].split(", ")]
     assert bool(fields) == (len(whole.model_dump_json().encode()) > RESULT_BYTES)
     assert cut.unheard[-1] == "the newest"
+    assert cut.output in (whole.output, None)  # a part of it would not fit its schema
 
 
 MIXED = st.lists(st.tuples(TEXTS, st.integers(0, 15_000)), max_size=4)

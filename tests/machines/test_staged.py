@@ -40,10 +40,10 @@ from workflows.kernel.errors import DefinitionError, FatalError, TransientError
 from workflows.kernel.machine import Extensions
 from workflows.kernel.snapshot import Program, dump
 from workflows.kernel.transition import advance, close, load, start
-from workflows.machines.common.json_text import NotJson
+from workflows.machines.common.json_text import NotJson, object_in
 from workflows.machines.staged import MACHINE, Options, Stage, build_machine, machine
 from workflows.machines.staged.context import FIELDS, Observation, Thought
-from workflows.machines.staged.reply import object_in, read_observation, read_thought
+from workflows.machines.staged.reply import read_observation, read_thought
 
 PASS = (TOOLS, CALL, ran(), MORE)
 ONE_FAIL: dict[str, Any] = {"max_iterations": 1, "on_max_iterations": "fail"}

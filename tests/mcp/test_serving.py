@@ -209,6 +209,18 @@ async def test_call_too_long_to_be_shown_is_decided_elsewhere(agents: AgentClien
         await answer(client, "decide", decision="reject", **decision)
 
 
+async def test_output_of_a_run_is_structured_content(agents: AgentClient) -> None:
+    output = {"properties": {"sum": {"type": "integer"}}}
+    typed = await agents.start(task('The sum is {"sum": 3}.', output=output, tools=("calculator",)))
+    plain = await agents.start(task("three", tools=("calculator",)))
+    async with Client(mcp_server(agents, {}, all_runs=True)) as client:
+        found = await client.call_tool("run_result", {"run": typed, "wait_seconds": 120})
+        assert found.structured_content == {"ok": True, "exit_reason": "stop", "output": {"sum": 3}}
+        assert json.loads(found.content[0].text)["output"] == {"sum": 3}  # type: ignore[union-attr]  # it is text
+        in_words = await client.call_tool("run_result", {"run": plain, "wait_seconds": 120})
+        assert in_words.structured_content is None
+
+
 async def test_client_starts_named_agents_only_and_each_id_once(
     agents: AgentClient, payments: dict[str, AgentFile]
 ) -> None:

@@ -278,4 +278,22 @@ CONTRACT = Scenario(
     "complete",
 )
 
-SCENARIOS = (REACT, TOOLS, WINDOW, CODE, NESTED, STAGED, PLANNER, SIMPLE, CONTRACT)
+# -- an answer that must be data, and is not at first --
+
+FOUND = {"type": "object", "properties": {"found": {"type": "string"}}, "required": ["found"]}
+TYPED = Scenario(
+    "typed",
+    _task("tools", LOOK, output=FOUND),
+    (LOOK,),
+    (
+        calls(call("look", 1, q="a")),
+        ran("first"),
+        replied("it is x"),
+        calls(call("look", 2, q="b")),
+        ran("second"),
+        replied('{"found": "x"}'),
+    ),
+    "stop",
+)
+
+SCENARIOS = (REACT, TOOLS, WINDOW, CODE, NESTED, STAGED, PLANNER, SIMPLE, CONTRACT, TYPED)

@@ -30,8 +30,8 @@ TIMES = re.compile(r"seconds|started|finished|(^|_)at$|^timestamp$|^ended$")
 """Names of fields with times."""
 DIGEST = re.compile(r"[0-9a-f]{32,64}")
 """Of what holds times, or the run's ids."""
-IN_MAKE_TEST = {"react", "contract", "code_nested"}
-"""A loop with people, stages that are checked, and runs inside a run."""
+IN_MAKE_TEST = {"react", "contract", "code_nested", "typed"}
+"""A loop with people, stages that are checked, runs inside a run, and an answer that is asked for again."""
 DIFFERENT = [
     pytest.param(one, marks=[] if one.name in IN_MAKE_TEST else pytest.mark.exhaustive) for one in SCENARIOS
 ]
@@ -82,6 +82,7 @@ async def test_log_is_the_same_in_memory_and_on_the_server(
     log = await log_of(run)
     assert comparable(log) == comparable(alone.records)
     assert (result.answer, result.exit_reason) == (alone.answer, scenario.exit_reason)
+    assert (result.ok, result.output) == (alone.ok, alone.output)
     assert_rebuilt(scenario, run_id, log, alone)
     await replayed(run, settings)
     cassette = await exported(AgentClient(Connection(temporal, settings, "the test server")), run_id)

@@ -490,6 +490,7 @@ class RunState:
             **self._summary(),
             ok=exit_.ok,
             outcome=exit_.outcome,
+            output=exit_.output,
             workflow_id=self.identity.workflow_id,
             run_id=self.identity.origin,
             log_head=log_head,

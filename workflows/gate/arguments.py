@@ -30,7 +30,7 @@ from workflows.people import json_problem
 
 __all__ = [
     "Condition", "argument_names", "argument_problem", "arguments_for", "checks_path", "closed_schema",
-    "condition_problem", "fits", "has_key", "number_problem",
+    "condition_problem", "fits", "fitted", "has_key", "number_problem",
 ]  # fmt: skip
 
 Condition = JsonObject | bool
@@ -93,6 +93,11 @@ def arguments_for(spec: ToolSpec, arguments: JsonObject) -> JsonObject | str:
         )
 
 
+def fitted(schema: JsonObject, value: JsonObject) -> JsonObject:
+    """The same for any object and its schema. Raises ValueError that says what does not fit."""
+    return _fitted_arguments(schema, value, "fields")
+
+
 def closed_schema(spec: ToolSpec) -> JsonObject:
     """The schema that a call's arguments must fit: the tool's, without names that it does not list."""
     return _closed_schema(_plain_schema(spec.parameters))
@@ -102,7 +107,7 @@ class _Misfit(ValueError):
     """The arguments do not fit; the text says why."""
 
 
-def _fitted_arguments(schema: JsonObject, arguments: JsonObject) -> JsonObject:
+def _fitted_arguments(schema: JsonObject, arguments: JsonObject, word: str = "arguments") -> JsonObject:
     fitted = copy.deepcopy(arguments)
     _check_json(fitted)
     validator = _validator_of(json.dumps(schema))
@@ -115,7 +120,7 @@ def _fitted_arguments(schema: JsonObject, arguments: JsonObject) -> JsonObject:
         _check_json(fitted)
         errors = list(validator.iter_errors(fitted))
     if errors:
-        raise _Misfit(_error_text(errors, plain))
+        raise _Misfit(_error_text(errors, plain, word))
     _fill_in(validator, plain, fitted)
     return fitted
 
@@ -217,10 +222,10 @@ def _value_of(text: str, wanted: set[str]) -> JsonValue:
     return value if isinstance(value, kinds) else None
 
 
-def _error_text(errors: list[ValidationError], schema: JsonObject) -> str:
+def _error_text(errors: list[ValidationError], schema: JsonObject, word: str) -> str:
     names = schema.get("properties")
     if isinstance(names, dict) and any(not error.absolute_path for error in errors):
-        return f"{error_text(errors)}; its arguments are: {', '.join(names)[:500] or 'none'}"
+        return f"{error_text(errors)}; its {word} are: {', '.join(names)[:500] or 'none'}"
     return error_text(errors)
 
 

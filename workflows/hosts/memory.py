@@ -15,7 +15,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from activities.contracts import (
     AskModel,
@@ -24,6 +26,7 @@ from activities.contracts import (
     Conversation,
     Digests,
     EffectFailed,
+    JsonObject,
     Message,
     NoticeMoment,
     Reconciled,
@@ -52,6 +55,7 @@ __all__ = [
     "stored_context",
 ]  # fmt: skip
 
+M = TypeVar("M", bound=BaseModel)
 Perform = Callable[[HostCall, CallSite], CallAnswer | Awaitable[CallAnswer]]
 Choice = Verb | Decision | Command | None
 """What a person says to a request: a verb, a whole decision, a command such as `rollback`, or nothing. A
@@ -130,6 +134,15 @@ class LocalOutcome:
     def answer(self) -> str | None:
         """The answer."""
         return self.result.answer
+
+    @property
+    def output(self) -> JsonObject | None:
+        """The answer as data that fits the agent's `output`."""
+        return self.result.output
+
+    def output_as(self, model: type[M]) -> M:
+        """The answer as an instance of this model; see `RunResult`."""
+        return self.result.output_as(model)
 
     @property
     def steps(self) -> tuple[StepLine, ...]:

@@ -22,6 +22,7 @@ __all__ = [
     "CLOSED",
     "FORKED",
     "MIGRATED",
+    "REFUSED",
     "ROLLED_BACK",
     "STARTED",
     "STEERED",
@@ -49,6 +50,8 @@ STEERED = "Steered"
 """Event of a record that holds a person's message."""
 CLOSED = "Closed"
 """Event of a record that ends a run in the middle; `reason` begins with the exit reason."""
+REFUSED = "AnswerRefused"
+"""Event of a record by which a run asks for its answer again: it does not fit the agent's `output`."""
 ROLLED_BACK = "RolledBack"
 """Event of a record that goes back to a step of this run."""
 FORKED = "Forked"

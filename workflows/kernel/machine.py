@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -39,6 +39,8 @@ from workflows.kernel.properties import Property, Scenario
 
 __all__ = [
     "COMMON_EXITS",
+    "INVALID_ANSWER",
+    "AnswerForm",
     "Event",
     "Exit",
     "Extensions",
@@ -82,16 +84,22 @@ class Exit(Frozen):
     """What went wrong, for a person."""
     outcome: JsonObject = {}
     """What the machine adds to its result."""
+    output: JsonObject | None = None
+    """The answer as data, where it fits the agent's `output`; the kernel writes it."""
     raises: str | None = None
     """The machine's way to fail: the run raises the error of this name (`errors.error_named`)."""
 
 
+INVALID_ANSWER = "invalid_answer"
+"""Exit reason of a run whose answer does not fit the agent's `output`."""
 COMMON_EXITS: Mapping[str, str] = {
     "limit": "a limit of the agent is reached: calls, tokens, money or time; the error names it",
     "stuck": "the run went round in circles, and went on so when the model was told (`stuck` of the agent)",
     "max_transitions": "the machine made as many transitions as allowed",
     "failed": "an effect failed and the machine has no `on_error`",
     "model_refused": "the model refused to answer; the error has its words",
+    INVALID_ANSWER: "the answer does not fit the agent's `output`, and it is not asked for again; the error "
+    "says what is wrong with it",
     "aborted": "a person ended the run with `abort`",
     "expired": "a request expired, and its deadline ends the run",
     "cancelled": "the run was cancelled through Temporal or `ratchet cancel`",
@@ -154,6 +162,9 @@ class RunInput:
     """What the run is about, for machines that take it."""
     values: JsonObject = field(default_factory=dict)
     """What of an outer machine's context it begins with, for machines that take it (spec 1.9)."""
+    output: JsonObject | None = None
+    """JSON schema that the answer must fit. `instructions` tell the model of it, and the kernel checks it: a
+    machine may use it as the schema of a reply that is the answer itself."""
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -186,6 +197,8 @@ class Run:
     """All messages from people so far, for machines that ask beside the conversation."""
     inbox: tuple[Message, ...] = ()
     """Those that the next question to the conversation will bring."""
+    refused: int = 0
+    """Answers so far that did not fit `input.output`."""
 
     @property
     def now_utc(self) -> datetime:
@@ -265,6 +278,20 @@ def state_name(state: Enum | str) -> str:
     return state.value if isinstance(state.value, str) else state.name
 
 
+class AnswerForm(Protocol):
+    """What a run's answer must be (`workflows/gate/output.py`)."""
+
+    @property
+    def schema(self) -> JsonObject:
+        """JSON schema of an object."""
+
+    def read(self, answer: str | None) -> JsonObject:
+        """The object that an answer holds. Raises ValueError that says what is wrong with it."""
+
+    def again(self, problem: str) -> str:
+        """What the model is told about an answer that cannot be used."""
+
+
 Begin = Callable[[RunInput, Any], Context | tuple[Context, Sequence[Message]]]
 Migration = Callable[[str, JsonObject], tuple[str, JsonObject]]
 """(state, context as JSON) of a run, in an older version's form -> both in the form of the machine's own."""
@@ -303,12 +330,17 @@ class Machine:
     on_reopen: Callable[[Any], tuple[Enum, Patch]] | None = None
     """(context at the end) -> the state that continues after the last step, and what that writes, such as an
     exit reason that no longer holds; None: the end of a run is no place to go back to."""
+    on_refused: Callable[[Any], tuple[Enum, Patch] | None] | None = None
+    """(context at the end) -> where an answer is asked for again that does not fit the agent's `output`, and
+    what that writes; None: this end is not one that gives an answer. Without it, as `on_reopen`."""
+    answer_attempts: Callable[[Any], int] = lambda options: 3
+    """options -> answers that a run may give in all until one fits."""
     on_violation: Callable[[Any, MachineError], Patch] | None = None
     fail: Enum | None = None
     """A broken rule leads to this state, after `on_violation` (spec 3.7); None: it fails the run."""
     writes: Rights | None = None
     """What the machine itself may write: `entry`, `on_error`, `on_close`, `on_rollback`, `on_reopen`,
-    `on_violation`; None: every field."""
+    `on_refused`, `on_violation`; None: every field."""
     prepare: Callable[[Any, Extensions], Any] | None = None
     """(options, extensions) -> `run.prepared`, made once. Raises ValueError for a name that is not loaded."""
     max_transitions: int | Callable[[Any], int] = 10_000

@@ -14,6 +14,7 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import (
     FORKED,
     MIGRATED,
+    REFUSED,
     ROLLED_BACK,
     STARTED,
     VERSION,
@@ -65,6 +66,7 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
         began=kept[0].at, opening=len(kept[0].messages), notes=tuple(notes), heard=heard, counts=counts,
         visit=visit, step=step, transitions=transitions, seq=kept[-1].seq + 1, branch=kept[-1].branch,
         labels=first_of_each(one for record in kept for one in record.brought),
+        refused=sum(record.event == REFUSED for record in kept),
     )  # fmt: skip
 
 

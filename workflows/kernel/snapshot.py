@@ -24,7 +24,7 @@ from workflows.kernel.errors import AgentError, InputRefused, restoring
 from workflows.kernel.labels import Labels
 from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Exit, Extensions, Machine, Run, RunInput, RunTools, VisitEnd
+from workflows.kernel.machine import AnswerForm, Exit, Extensions, Machine, Run, RunInput, RunTools, VisitEnd
 
 __all__ = [
     "Lens", "Live", "Moment", "Observer", "Program", "RunFacts", "Snapshot", "Suspension", "dump",
@@ -55,6 +55,8 @@ class Program:
     """Where the run's labels come from."""
     labels_above: tuple[LabelSource, ...] = ()
     """Those of the run above this one when it began it."""
+    form: AnswerForm | None = field(default=None, compare=False)
+    """What the answer must be."""
     prepared: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -78,9 +80,14 @@ class Program:
 
     @property
     def transition_limit(self) -> int:
-        """Transitions that a run may make."""
+        """Transitions that a run may make whose answer need not be asked for again."""
+        return self.transition_limit_after(0)
+
+    def transition_limit_after(self, refused: int) -> int:
+        """The same for a run with so many refused answers: each is one more way through the machine's states,
+        which its own limit knows nothing of."""
         own = self.machine.max_transitions
-        limit = own(self.options) if callable(own) else own
+        limit = (own(self.options) if callable(own) else own) + refused * len(self.machine.rows)
         return limit if self.max_transitions is None else min(limit, self.max_transitions)
 
     @property
@@ -163,6 +170,8 @@ class Snapshot:
     branch: int = 0
     interrupted: bool = False
     """The run is paused before this state."""
+    refused: int = 0
+    """Answers that did not fit."""
     labels: tuple[LabelSource, ...] = ()
     """What is in conversation or context: the first source of each label, in the order in which they came."""
 
@@ -278,6 +287,7 @@ def dump(suspension: Suspension) -> JsonObject:
         "conversation": [message.model_dump(mode="json") for message in s.conversation],
         "notes": [message.model_dump(mode="json") for message in s.notes],
         "labels": [one.model_dump(mode="json") for one in s.labels],
+        **({"refused": s.refused} if s.refused else {}),
         "entered": _dump_facts(s.entered, Ledger()),
         "moments": moments,
         "ledger": suspension.ledger.model_dump(mode="json"),
@@ -313,7 +323,7 @@ def suspension_from(program: Program, data: Mapping[str, Any]) -> Suspension:
         conversation=Conversation(Message.model_validate(m) for m in data["conversation"]),
         notes=tuple(Message.model_validate(m) for m in data["notes"]),
         labels=tuple(LabelSource.model_validate(one) for one in data["labels"]),
-        counts=dict(data["counts"]), **{name: data[name] for name in _PLAIN},
+        counts=dict(data["counts"]), refused=data.get("refused", 0), **{name: data[name] for name in _PLAIN},
     )  # fmt: skip
     if snapshot.state not in machine.by_name:
         raise ValueError(f"the machine {machine.name} has no state {snapshot.state!r}")

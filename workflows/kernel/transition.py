@@ -62,8 +62,27 @@ from workflows.kernel.errors import (
 )
 from workflows.kernel.labels import brought, first_of_each, holds_text
 from workflows.kernel.ledger import Breach, Ledger
-from workflows.kernel.log import CLOSED, FORKED, ROLLED_BACK, STARTED, STEERED, VERSION, LoggedCall, Record
-from workflows.kernel.machine import Event, Exit, Interrupt, Run, State, VisitEnd, state_name
+from workflows.kernel.log import (
+    CLOSED,
+    FORKED,
+    REFUSED,
+    ROLLED_BACK,
+    STARTED,
+    STEERED,
+    VERSION,
+    LoggedCall,
+    Record,
+)
+from workflows.kernel.machine import (
+    INVALID_ANSWER,
+    Event,
+    Exit,
+    Interrupt,
+    Run,
+    State,
+    VisitEnd,
+    state_name,
+)
 from workflows.kernel.snapshot import (
     ANSWER,
     ENDED,
@@ -374,7 +393,7 @@ class Transition:
         s, declared = self.snapshot, self.state
         if s.state in self.machine.final:
             self.live = None
-            self.exit = self.call(self.machine.result, s.context, self.run_view())
+            self.exit = self.judged(self.call(self.machine.result, s.context, self.run_view()))
             return
         self.called = declared.visit
         try:
@@ -443,8 +462,8 @@ class Transition:
                 NoTransition,
                 f"{type(event).__name__} came; expected {expected}, or a row of the table for it",
             )
-        if s.transitions >= self.program.transition_limit and target not in self.machine.final:
-            limit = self.program.transition_limit
+        limit = self.program.transition_limit_after(s.refused)
+        if s.transitions >= limit and target not in self.machine.final:
             self.close(
                 "max_transitions", f"{limit} transitions were made; `max_transitions` is {limit}", "kernel"
             )
@@ -454,10 +473,83 @@ class Transition:
         declared = self.machine.by_name[target]
         if declared.holds and (wrong := self.call(declared.holds, context, s.state)):
             raise self.broken(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
-        self.snapshot = replace(s, context=context, transitions=s.transitions + 1)
         self.thought = self.thought if event.thought is None else event.thought
+        if target in self.machine.final and self.asks_again(context, target, reads):
+            return
+        self.snapshot = replace(s, context=context, transitions=s.transitions + 1)
         self.record(type(event).__name__, to=target, reason=event.reason, reads=reads, by=by)
         self.enter(target, interrupt=True)
+
+    # the answer
+
+    def asks_again(self, context: Context, target: str, reads: tuple[str, ...]) -> bool:
+        """In place of ending in `target`, the run goes on, because its answer does not fit: a note tells the
+        model, and the machine goes to where it continues after an end. False: it ends."""
+        s, form = self.snapshot, self.program.form
+        if form is None:
+            return False
+        self.snapshot = replace(s, context=context, state=target)
+        exit_ = self.call(self.machine.result, context, self.run_view())
+        self.snapshot = s
+        problem = self.read_answer(exit_)[1] if exit_.ok and self.may_ask_again() else ""
+        again = self.again(context) if problem else None
+        if again is None:
+            return False
+        to, context = again
+        note = Message(role="user", content=form.again(problem), from_run=True)
+        self.snapshot = replace(
+            s, context=context, transitions=s.transitions + 1, notes=(*s.notes, note), refused=s.refused + 1
+        )
+        self.record(REFUSED, to=to, reason=problem, reads=reads, by="kernel")
+        self.enter(to, interrupt=True)
+        return True
+
+    def may_ask_again(self) -> bool:
+        """Neither answers nor what the machine's states allow is used up."""
+        s, machine, options = self.snapshot, self.machine, self.program.options
+        caps = machine.caps(options) if machine.caps else {}
+        return (
+            s.refused + 1 < machine.answer_attempts(options)
+            and s.transitions < self.program.transition_limit_after(s.refused + 1)
+            and all(s.counts.get(counter, 0) < most for counter, most in caps.items())
+        )
+
+    def again(self, context: Context) -> tuple[str, Context] | None:
+        """The state in which an answer is asked for again behind this end, and the context there; None: this
+        end gives no answer, or the machine does not continue after any."""
+        find = self.machine.on_refused or self.machine.on_reopen
+        found = self.call(find, context) if find else None
+        return None if found is None else self.reopened(context, *found)
+
+    def reopened(self, context: Context, state: Any, patch: Patch) -> tuple[str, Context]:
+        """The state and the context in which a run continues after its end."""
+        target = state_name(state)
+        if target not in self.machine.rows:
+            raise self.broken(NoTransition, f"`on_reopen` leads to {target}, which is no state to go on from")
+        return target, self.own_patch(context, patch)
+
+    def read_answer(self, exit_: Exit) -> tuple[JsonObject | None, str]:
+        """The answer as data, or what is wrong with it."""
+        assert self.program.form is not None
+        try:
+            return self.program.form.read(exit_.answer), ""
+        except ValueError as error:
+            return None, str(error)
+
+    def judged(self, exit_: Exit) -> Exit:
+        """The exit with the answer as data. Without that no run is ok whose agent wants it."""
+        if self.program.form is None:
+            return exit_
+        output, problem = self.read_answer(exit_)
+        if output is not None or not exit_.ok:
+            return exit_.model_copy(update={"output": output})
+        on_refused, number = self.machine.on_refused, self.snapshot.refused + 1
+        gives_none = on_refused is not None and self.call(on_refused, self.snapshot.context) is None
+        error = f"the answer does not fit `output`: {problem}" + (
+            f" ({number} answers were given)" if number > 1 else ""
+        )
+        reason = exit_.reason if gives_none else INVALID_ANSWER
+        return exit_.model_copy(update={"reason": reason, "ok": False, "error": error})
 
     def check_entries(self, target: str) -> None:
         """A state is entered no more often than its counter allows."""
@@ -522,13 +614,8 @@ class Transition:
         counts = dict(then.counts)
         if target in machine.final:  # the end of a run, which goes on
             assert machine.on_reopen is not None, "else it is no checkpoint"
-            reopening, patch = self.call(machine.on_reopen, context)
-            target, begins = state_name(reopening), False
-            if target not in machine.rows:
-                raise self.broken(
-                    NoTransition, f"`on_reopen` leads to {target}, which is no state to go on from"
-                )
-            context = self.own_patch(context, patch)
+            target, context = self.reopened(context, *self.call(machine.on_reopen, context))
+            begins = False
         elif counter := machine.by_name[target].counts:
             # it is counted again; of a state that an older version named otherwise, no entry is known
             counts[counter] = counts.get(counter, 1) - 1
@@ -844,6 +931,7 @@ class Transition:
             heard=s.heard - before.heard, answered=self.answered, counters=self.ledger.spent,
             started=s.entered.now if to else self.effect_started, at=self.now, by=by, error=error,
             about=about, brought=s.labels[len(before.labels) :],
+            notes=s.notes[len(before.notes) :],
         ))  # fmt: skip
         self.answered, self.beside, self.progress, self.thought = (), (), "", ""
 
@@ -869,6 +957,7 @@ def _show(run: Run, shown: RunFacts, s: Snapshot) -> None:
     run.now, run.ledger = shown.now, shown.ledger
     run.conversation = s.conversation.until(shown.said)
     run.notes, run.inbox = s.notes[: shown.notes], s.notes[shown.heard : shown.notes]
+    run.refused = s.refused
 
 
 def _signature(effect: Effect[Any]) -> str:

@@ -358,6 +358,12 @@ def _error(c: Code, run: Run, answer: str | None) -> str | None:
     return c.error
 
 
+def reopened(c: Code) -> tuple[S, Patch]:
+    """The next reply, which is one more iteration."""
+    ended = end_forgotten(Code, {*ENDS, "error", "raises", "outcome_unknown"})
+    return S.INIT, {**ended, "iteration": c.iteration + 1}
+
+
 MACHINE = Machine(
     name="code",
     description="Write blocks of code about a long context, run them in a sandbox, query models from within.",
@@ -368,11 +374,11 @@ MACHINE = Machine(
     table=TABLE,
     states=[first_reply, shallow, look, execute, conclude],
     step=S.PROMPTING,
-    on_reopen=lambda c: (S.INIT, end_forgotten(Code, {*ENDS, "error", "raises", "outcome_unknown"})),
+    on_reopen=reopened,
     on_error=on_error,
     on_rollback=lambda c, before: {"run_bytes": before.run_bytes},  # it bounds the log, which only grows
     result=result,
-    writes=frozenset({*ENDS, "raises", "error", "outcome_unknown", "run_bytes"}),
+    writes=frozenset({*ENDS, "raises", "error", "outcome_unknown", "run_bytes", "iteration"}),
     prepare=prepare,
     # For each iteration a look, its blocks and their end; and one before the first.
     max_transitions=lambda options: (MAX_BLOCKS + 2) * options.max_iterations + 1,

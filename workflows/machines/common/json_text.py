@@ -24,6 +24,7 @@ __all__ = [
     "first_value",
     "is_json",
     "merged",
+    "object_in",
     "read_arguments",
     "read_object",
     "shown_name",
@@ -58,6 +59,15 @@ def read_object(text: str) -> JsonObject | NotJson:
     if isinstance(value, NotJson):
         return value
     return value if isinstance(value, dict) else NotJson(f"a JSON object is expected, {_kind(value)} came")
+
+
+def object_in(text: str) -> JsonObject | NotJson:
+    """The JSON object that a reply is, or that its outermost braces hold."""
+    whole = read_object(text)
+    start, end = text.find("{"), text.rfind("}")
+    if not isinstance(whole, NotJson) or not 0 <= start < end:
+        return whole
+    return read_object(text[start : end + 1])
 
 
 def read_arguments(text: str) -> JsonObject | NotJson:

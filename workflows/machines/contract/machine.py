@@ -7,6 +7,7 @@ back once for a wrap-up round that maps what exists. The table is in `table.py`,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -337,6 +338,11 @@ def on_reopen(c: Contract) -> tuple[S, Patch]:
     return S.DECISION, {**ends, "round": c.round.next}
 
 
+def on_refused(c: Contract) -> tuple[S, Patch] | None:
+    """The same, but where the model has questions instead of an answer, or nothing may be done any more."""
+    return None if c.exit_reason in ("clarify", "error") else on_reopen(c)
+
+
 def max_transitions(options: Options) -> int:
     """At most max(25, 4 * rounds + 10) states are visited; the first needs no transition (spec 5.13)."""
     return max(25, 4 * int(first_budget(options).caps["decisions"]) + 10) - 1
@@ -372,17 +378,21 @@ def result(c: Contract, run: Run) -> Exit:
     # A run without a contract that failed has achieved nothing.
     ok = not c.pending_slots and (bool(c.output_contract) or reason != "error")
     error = None if ok else _error(c, reason)
-    return Exit(reason=reason, ok=ok, answer=_answer(c, reason), error=error, outcome=_outcome(c))
+    answer = _answer(c, reason, as_object=run.input.output is not None)
+    return Exit(reason=reason, ok=ok, answer=answer, error=error, outcome=_outcome(c))
 
 
-def _answer(c: Contract, reason: str) -> str | None:
-    """The questions, or the slots' texts, or the summary of a run without slots."""
+def _answer(c: Contract, reason: str, *, as_object: bool) -> str | None:
+    """The questions, or the slots' texts, or the summary of a run without slots. `as_object`: several slots
+    are a JSON object, with their texts by name."""
     clarifies = "clarify" in (reason, c.wrapup_trigger_reason) and (c.pending_slots or not c.output_contract)
     if clarifies and c.clarification_questions:
         return "\n".join(c.clarification_questions)
     texts = {slot.name: _text(c.slots[slot.name]) for slot in c.output_contract if slot.name in c.slots}
     if len(c.output_contract) == 1:
         return next(iter(texts.values()), None)
+    if texts and as_object:
+        return json.dumps(texts, ensure_ascii=False)
     if texts:
         return "\n\n".join(f"{name}:\n{text}" for name, text in texts.items())
     return c.completion_summary or None
@@ -433,6 +443,7 @@ MACHINE = Machine(
     on_error=on_error,
     on_close=on_close,
     on_reopen=on_reopen,
+    on_refused=on_refused,
     writes=frozenset(
         {"exit_reason", "error", "session_log", "wrapup_trigger_reason", "overdraft", "call", "show", "round"}
     ),

@@ -26,7 +26,7 @@ from workflows.machines.authoring import (
 from workflows.machines.common.json_text import CUT, was_cut
 from workflows.machines.planner.context import Planner, shared
 from workflows.machines.planner.decisions import Progress, cause
-from workflows.machines.planner.prompt import SUM_UP
+from workflows.machines.planner.prompt import ANSWER, SUM_UP
 
 
 class S(Enum):
@@ -132,8 +132,9 @@ def first_state(run: Run) -> dict[str, Any]:
 
 def ask(run: Run, label: str, schema: JsonObject | None = None, **more: Any) -> AskModel:
     """A question to a model; `schema` is the reply's, which some providers enforce. Only transient failures
-    are tried again: a reply that came is never asked for twice (R-003-2)."""
-    enforced = schema if run.options.reply_format == "json_schema" else None
+    are tried again: a reply that came is never asked for twice (R-003-2), but for an answer that does not fit
+    the agent's `output`."""
+    enforced = schema if run.options.reply_format == "json_schema" or run.refused else None
     attempts = run.options.max_model_attempts
     return AskModel(label=label, attempts=attempts, response_schema=enforced, form=schema, **more)
 
@@ -168,7 +169,9 @@ def with_summary(run: Run, answer: str | None) -> Visit:
     if not run.options.finalize_summary:
         return {"answer": answer}, Finished()
     yield Say(keep={"answer": answer})
-    question = ask(run, "summary", role="summary", say=(SUM_UP,), refusal="raises")
+    form = run.input.output
+    say = SUM_UP if form is None else ANSWER
+    question = ask(run, "summary", form, role="summary", say=(say,), refusal="raises")
     if breach := run.ledger.breach(question.price):
         return {"summary_error": f"the limit is reached, {breach}"}, Finished()
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workflows.machines.authoring import Machine, Message, RunInput
+from workflows.machines.authoring import Machine, Message, Patch, RunInput
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.planner import planned, simple
 from workflows.machines.planner.context import Options, Planner, prepare
@@ -43,6 +43,11 @@ EXITS: Mapping[str, str] = {
 }
 
 
+def reopened(c: Planner) -> tuple[S, Patch]:
+    """The model proposes once more."""
+    return S.EXECUTE, end_forgotten(Planner, {*ENDS, "answer", "summary_error"})
+
+
 def build_machine(options: Options) -> Machine:
     """The machine of the mode."""
     mode, page = options.mode, planned if options.mode == "plan" else simple
@@ -65,7 +70,9 @@ def build_machine(options: Options) -> Machine:
         states=page.STATES,
         step=S.EXECUTE,
         on_close=lambda c, reason: {"exit_reason": reason},
-        on_reopen=lambda c: (S.EXECUTE, end_forgotten(Planner, {*ENDS, "answer", "summary_error"})),
+        on_reopen=reopened,
+        # where the decision was to stop, or nothing was looked at, there is no answer to ask for again
+        on_refused=lambda c: None if c.exit_reason in ("stopped", "no_observations") else reopened(c),
         result=page.result,
         prepare=prepare,
         # Three moves an iteration and some around: the limit is `max_iterations` alone (R-003-8).

@@ -157,7 +157,7 @@ def execute(c: Planner, run: Run) -> Visit:
         return halted("max_iterations", MAX_ITERATIONS)
     number = c.iteration + 1
     try:
-        reply = yield from do(ask(run, f"execute #{number}", offer=run.input.tool_names))
+        reply = yield from do(ask(run, f"execute #{number}", run.input.output, offer=run.input.tool_names))
     except AgentError as error:
         return halted("execution_failed", f"Execution failed: {cause(error)}", iteration=number)
     if calls := reply.tool_calls:

@@ -12,6 +12,7 @@ from workflows.machines.common.json_text import as_text
 from workflows.machines.common.prompt import system_message, tool_list
 
 __all__ = [
+    "ANSWER",
     "CARRY_OUT",
     "FINISH",
     "SUM_UP",
@@ -50,6 +51,8 @@ CARRY_OUT = Message(role="user", content=_CARRY_OUT)
 """Between the plan and the first proposal."""
 SUM_UP = Message(role="user", content=_SUM_UP)
 """Asks for the summary."""
+ANSWER = Message(role="user", content="Give the final answer now. Call no tool.")
+"""The same where the agent says what the answer must be."""
 
 
 def opening(input: RunInput) -> list[Message]:

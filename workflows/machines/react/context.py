@@ -38,7 +38,8 @@ class Options(Strict):
         default=3,
         ge=1,
         le=20,
-        description="model calls for one thought, if replies are malformed [R-000-4]",
+        description="model calls for one thought, if replies are malformed; and answers of a run, if they do "
+        "not fit the agent's `output` [R-000-4]",
     )
     max_retries_before_human: int = Field(
         default=3, ge=0, description="rejected thoughts; one more asks a person [R-000-1]"

@@ -44,7 +44,7 @@ from workflows.machines.react import prompt
 from workflows.machines.react.context import CachedReply, Options, React, ReasoningStep
 from workflows.machines.react.prompt import JSON_OR_LABELS, ReplyFormat
 from workflows.machines.react.proof import PROPERTIES, SCENARIOS
-from workflows.machines.react.reply import FINISH, BadReply, Thought, final_answer
+from workflows.machines.react.reply import FINISH, BadReply, Thought, final_answer, harden
 from workflows.machines.react.rules import Rule, build_rules, judge
 from workflows.machines.react.table import (
     TABLE,
@@ -226,7 +226,7 @@ def act(c: React, run: Run) -> Visit:
     if step.action not in tools:
         text = f"Unknown tool: {step.action}"
         return _update(c, observation=text, status="failed"), Acted(text)
-    call = ToolCall(id=str(step.id), tool=step.action, arguments=step.action_input)
+    call = ToolCall(id=str(step.id), tool=step.action, arguments=harden(step.action_input))
     returned = yield from do(CallTools(calls=(call,), attempts=run.options.max_tool_attempts))
     result = returned.results[0]
     if result.error == "unknown_outcome":
@@ -422,6 +422,7 @@ def react_machine(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABEL
         max_transitions=lambda options: (options.max_transitions or 10 * options.max_steps) - 1,
         # A thought makes one call at most, and COMMIT, which comes after it, counts all thoughts.
         most_calls=lambda options, replies: min(options.max_steps, replies),
+        answer_attempts=lambda options: options.max_format_attempts,
         exits=EXITS,
         properties=PROPERTIES,
         scenarios=SCENARIOS,

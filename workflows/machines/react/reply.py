@@ -105,7 +105,9 @@ def _checked(parts: dict[str, Any]) -> Thought | BadReply:
     if given is not None and not isinstance(given, dict):
         return BadReply(f"the action input must be a JSON object, not {type(given).__name__}")
     name = (action or "").strip()
-    return Thought(thought.strip(), None if name.lower() in _NOTHING else name, harden(given or {}))
+    # an answer is no tool's argument: nothing of it may be lost
+    arguments = (given or {}) if name == FINISH else harden(given or {})
+    return Thought(thought.strip(), None if name.lower() in _NOTHING else name, arguments)
 
 
 _ANSWER = re.compile(rf"{FINAL}(?:[*_]*[ \t]*:[*_]*|[*_]*)\s*")

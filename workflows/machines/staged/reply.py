@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from workflows.machines.common.json_text import NotJson, as_text, clean, read_object
+from workflows.machines.common.json_text import NotJson, as_text, clean, object_in
 from workflows.machines.staged.context import Observation, Thought
 
-__all__ = ["object_in", "read_observation", "read_thought"]
+__all__ = ["read_observation", "read_thought"]
 
 RAW_CHARS = 2000
 """Of a reply that is not JSON and is therefore the final answer."""
@@ -17,21 +17,11 @@ MOST_TOOLS = 50
 """Tools that one thought may suggest."""
 
 
-def object_in(text: str) -> dict[str, Any] | None:
-    """The JSON object that a reply is, or that its outermost braces hold."""
-    whole = text.strip()
-    for part in (whole, whole[whole.find("{") : whole.rfind("}") + 1]):
-        found = read_object(part) if part.startswith("{") else None
-        if isinstance(found, dict):
-            return found
-    return None
-
-
 def read_thought(text: str, intents: Sequence[str]) -> Thought | NotJson:
     """The thought of a reply; its intent is one of the closed list. Otherwise the problem, in words for
     the model."""
-    found = object_in(text)
-    if found is None:
+    found: Any = object_in(text)
+    if isinstance(found, NotJson):
         return NotJson("the reply is not a JSON object")
     given = found.get("intent")
     words = given if isinstance(given, str) else ""
@@ -53,7 +43,7 @@ def read_observation(text: str, *, cut: bool = False) -> Observation:
     """The observation of a reply. A reply without a JSON object is the final answer itself, as far as it
     fits. `cut`: the reply ended at the limit of the model's output."""
     found = object_in(text)
-    if found is None or (found and not found.keys() & {"summary", "final_answer", "need_loop"}):
+    if isinstance(found, NotJson) or (found and not found.keys() & {"summary", "final_answer", "need_loop"}):
         raw = clean(text.strip())[:RAW_CHARS]
         return Observation(summary=raw, final_answer=raw, need_loop=not raw, cut=cut)
     return Observation(

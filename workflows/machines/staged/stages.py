@@ -35,6 +35,7 @@ from workflows.machines.common.json_text import (
     call_arguments,
     clean,
     merged,
+    object_in,
     shown_name,
     unread,
     was_cut,
@@ -62,7 +63,7 @@ from workflows.machines.staged.prompt import (
     sections,
     thought_schema,
 )
-from workflows.machines.staged.reply import object_in, read_observation, read_thought
+from workflows.machines.staged.reply import read_observation, read_thought
 
 __all__ = ["FLOWS", "MOST_CALLS", "StageEnd", "StageFailure", "StageView", "check_precondition"]
 
@@ -257,8 +258,8 @@ def observe(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
 def model(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
     """One structured model call whose JSON fields are the patch."""
     reply = yield from ask(stage, run, say=prompt(stage, c, run), response_schema=reply_schema(stage, run))
-    patch = object_in(reply.text)
-    if patch is None:
+    patch: Any = object_in(reply.text)
+    if isinstance(patch, NotJson):
         raise StageFailure(unread(reply, "the reply is not a JSON object"), reply=clean(reply.text[:500]))
     if isinstance(patch.get("extensions"), Mapping):
         texts = {name: as_text(value) for name, value in patch["extensions"].items()}

@@ -160,12 +160,15 @@ POLICY_READS = {"cut", "iteration", "policy_memory"}
 def ask(run: Run, iteration: int) -> Generator[Any, Any, ModelReplied]:
     """The next reply. After the last iteration the model may not use tools any more.
 
-    An empty reply is no answer: the model is asked once more. Raises ModelError when that is empty, too.
+    An empty reply is no answer: the model is asked once more. Raises ModelError when that is empty, too. A
+    provider is held to the form of the answer where the reply must be one, or one was refused.
     """
-    forced = iteration >= run.options.max_iterations
+    forced, form = iteration >= run.options.max_iterations, run.input.output
     question = AskModel(
         offer=run.input.tool_names,
         tool_choice="none" if forced else "auto",
+        response_schema=form if forced or run.refused else None,
+        form=form,
         attempts=run.options.max_model_attempts,
         label="ask for the answer" if forced else f"ask #{iteration + 1}",
     )
@@ -190,7 +193,7 @@ def _is_empty(reply: ModelReplied) -> bool:
 def first_reply(c: Tools, run: Run) -> Visit:
     """The first model call; no policy is asked before it (2.6)."""
     reply = yield from ask(run, 0)
-    return {"cut": was_cut(reply)}, LLMResponseReceived()
+    return {"cut": was_cut(reply)}, LLMResponseReceived(thought=reply.text)
 
 
 @state(S.PROMPTING, reads=POLICY_READS, writes={"policy_memory", *ENDS})
@@ -240,7 +243,7 @@ def execute(c: Tools, run: Run) -> Visit:
 
     reply = yield from ask(run, c.iteration)
     if c.iteration < options.max_iterations:
-        return {"cut": was_cut(reply)}, ToolsExecuted()
+        return {"cut": was_cut(reply)}, ToolsExecuted(thought=reply.text)
     return _forced(c, reply)
 
 
@@ -267,7 +270,7 @@ def _forced(c: Tools, reply: ModelReplied) -> VisitEnd:
     if cut:
         reason += "; the answer was cut off"
     ended = {"finish": "cut_off" if cut else "max_iterations", "answer": reply.text, "cut": cut}
-    return ended, MaxIterationsReached(reason)
+    return ended, MaxIterationsReached(reason, thought=reply.text)
 
 
 def _stopped(policy: str) -> VisitEnd:

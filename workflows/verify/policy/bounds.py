@@ -39,7 +39,7 @@ def calls_bound(machine: Machine, agent: AgentSpec) -> CallsBound:
     limits = agent.limits
     options = machine.read_options(agent.options)
     replies = math.inf if limits.model_calls is None else limits.model_calls
-    by_machine = machine.most_calls(options, replies) if machine.most_calls else math.inf
+    by_machine = _most_of(machine, agent, options, replies)
     by_limit = math.inf if limits.tool_calls is None else limits.tool_calls
     if math.isinf(min(by_machine, by_limit)):
         unknown = (
@@ -48,11 +48,23 @@ def calls_bound(machine: Machine, agent: AgentSpec) -> CallsBound:
         return CallsBound(math.inf, f"`limits.tool_calls` is null{unknown}")
     if by_limit <= by_machine:
         return CallsBound(by_limit, f"`limits.tool_calls` is {by_limit:,}")
-    by_options = machine.most_calls(options, math.inf) if machine.most_calls else math.inf
+    by_options = _most_of(machine, agent, options, math.inf)
     why = f"the options of the machine {machine.name}"
     if by_machine < by_options:
         why = f"`limits.model_calls` is {replies:,}, and {why}"
     return CallsBound(by_machine, why)
+
+
+def _most_of(machine: Machine, agent: AgentSpec, options: Any, replies: float) -> float:
+    """The most calls by the machine's options. Each answer that does not fit the agent's `output` may lead to
+    one more reply than they allow."""
+    if machine.most_calls is None:
+        return math.inf
+    most = machine.most_calls(options, replies)
+    if agent.output is None or math.isinf(most):
+        return most
+    one, again = machine.most_calls(options, 1), machine.answer_attempts(options) - 1
+    return min(most + again * one, replies * one) if one else most
 
 
 def is_callable(tool: str, machine: Machine) -> bool:
