@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from activities.archiving import ArchiveActivities
@@ -25,6 +25,7 @@ from activities.store.stores import Stores
 from activities.telemetry.report import Telemetry
 from activities.tools import load_tools
 from activities.tools.artifacts import ArtifactActivities
+from activities.tools.resources import Resources
 from activities.tools.run import DigestsOf, ToolActivities, ToolRunner
 
 __all__ = ["worker_activities"]
@@ -38,13 +39,14 @@ def worker_activities(
     stores: Stores,
     telemetry: Telemetry,
     digests: DigestsOf = lambda machine, specs: None,
+    given: Mapping[Callable[[], Any], Any] | None = None,
 ) -> tuple[Sequence[Callable[..., Any]], Sequence[Callable[[], Awaitable[None]]]]:
     """The activities, and what closes what they opened, to be called from the last to the first. `digests`
-    say what a machine is here."""
-    blobs = stores.sealed
+    say what a machine is here; `given` are objects in the place of what resources of tools open."""
+    blobs, resources = stores.sealed, Resources(given)
     images, mcp, pool = Images(blobs, stores.secret), McpServers(settings.mcp), Pool()
     providers = load_providers(settings)
-    runner = ToolRunner(load_tools(settings), settings, blobs, stores.calls, mcp, images)
+    runner = ToolRunner(load_tools(settings), settings, blobs, stores.calls, mcp, images, resources=resources)
     cache = ConversationCache(settings.cache_file, keys=stores.keys)
     cache.trim(OUTPUTS_SECONDS)
     models = ModelActivities(providers, cache, runner.describe, _limits(settings), telemetry, images)
@@ -67,6 +69,7 @@ def worker_activities(
     closing: list[Callable[[], Awaitable[None]]] = [
         lambda: close_providers(providers.values()),
         pool.close,
+        resources.close,
         mcp.close,
         functools.partial(asyncio.to_thread, stores.close),
     ]

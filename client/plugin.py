@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -56,8 +56,17 @@ class RatchetPlugin(SimplePlugin):
     machines and no tools.
     """
 
-    def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        stores: Stores | None = None,
+        *,
+        resources: Mapping[Callable[[], Any], Any] | None = None,
+    ) -> None:
+        """`resources`: objects that the application has already, in the place of what these functions open
+        for tools; they stay open when a worker ends."""
         self.settings = settings
+        self._resources = resources or {}
         self.stores = stores or Stores(settings)
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._telemetry: Telemetry | None = None
@@ -128,7 +137,9 @@ class RatchetPlugin(SimplePlugin):
         ratchet_code()  # as it is loaded, not as it is when the first run asks
         self._telemetry = self._telemetry or worker_telemetry(self.settings)
         self._watched += 1
-        ours, closing = worker_activities(self.settings, self.stores, self._telemetry, digests_of)
+        ours, closing = worker_activities(
+            self.settings, self.stores, self._telemetry, digests_of, self._resources
+        )
         self._closing += closing
         return [*(given or ()), *ours]
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from activities.tools import Happened as Happened
     from activities.tools import NotHappened as NotHappened
     from activities.tools import OutcomeUnknown as OutcomeUnknown
+    from activities.tools import Resource as Resource
     from activities.tools import Tool as Tool
     from activities.tools import ToolCallContext as ToolCallContext
     from activities.tools import ToolReturn as ToolReturn
@@ -79,7 +80,7 @@ _HOMES = {
     "activities.provider": ("ModelCall", "Provider", "ProviderError"),
     "activities.settings": ("Settings",),
     "activities.tools": (
-        "Happened", "NotHappened", "OutcomeUnknown", "Tool", "ToolCallContext", "ToolReturn",
+        "Happened", "NotHappened", "OutcomeUnknown", "Resource", "Tool", "ToolCallContext", "ToolReturn",
     ),
     "client.sdk.agent": ("AgentClient",),
     "client.agents.agentfile": ("load_agent",),

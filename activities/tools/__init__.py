@@ -13,10 +13,21 @@ import inspect
 import math
 import re
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from pkgutil import iter_modules
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import (
+    Annotated,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import BaseModel
 
@@ -28,6 +39,7 @@ __all__ = [
     "Happened",
     "NotHappened",
     "OutcomeUnknown",
+    "Resource",
     "Tool",
     "ToolCallContext",
     "ToolReturn",
@@ -35,7 +47,7 @@ __all__ = [
     "load_tools",
 ]
 
-NOT_TOOLS = ("artifacts", "run")
+NOT_TOOLS = ("artifacts", "resources", "run")
 """Every other file of this folder holds one tool."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What providers accept as the name of a function."""
@@ -105,6 +117,27 @@ class NotHappened:
     """For people."""
 
 
+Open = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Marks a parameter of a tool's functions: `database: Annotated[Database, Resource(open_database)]`. It
+    is given what this function opens, and no model sees it."""
+
+    open: Open
+    """Takes nothing and returns an async context manager, as a function with `@asynccontextmanager` does."""
+
+    @property
+    def place(self) -> str:
+        """Name, file and line of the function."""
+        function: Any = inspect.unwrap(self.open)
+        name, code = getattr(function, "__qualname__", repr(function)), getattr(function, "__code__", None)
+        return (
+            f"{name} ({PurePath(code.co_filename).name}, line {code.co_firstlineno})" if code else str(name)
+        )
+
+
 P = TypeVar("P", bound=BaseModel)
 Function = Callable[..., object]
 
@@ -113,25 +146,37 @@ Function = Callable[..., object]
 class Tool(Generic[P]):
     """A tool: its arguments, its function, and what a second run would do.
 
-    `run(params)` or `run(params, call)`. An `async` function must not block; any other one runs in a
-    thread of its own. It returns text, a value that can be written as JSON, bytes, or a `ToolReturn`.
-    It raises what went wrong: `TransientError` when another attempt may help.
-    `reconcile` and `compensate` are functions of the same kind.
+    `run(params)` or `run(params, call)`; behind these come parameters that are a `Resource`. An `async`
+    function must not block; any other one runs in a thread of its own. It returns text, a value that can be
+    written as JSON, bytes, or a `ToolReturn`. It raises what went wrong: `TransientError` when another
+    attempt may help. `reconcile` and `compensate` are functions of the same kind.
     """
 
     name: str
     params: type[P]
     """Its docstring is the tool's description, its fields are the arguments."""
-    run: Callable[[P], object] | Callable[[P, ToolCallContext], object]
+    run: (
+        Callable[[P], object] | Callable[[P, ToolCallContext], object] | Callable[Concatenate[P, ...], object]
+    )
     effect: ToolEffect = "unsafe"
     timeout_seconds: float = 60
     """For one attempt."""
     cache: Literal["none", "run"] = "none"
     """`run`: an equal call in the same run is answered from memory; for pure and read tools."""
-    reconcile: Callable[[str, P], object] | Callable[[str, P, ToolCallContext], object] | None = None
+    reconcile: (
+        Callable[[str, P], object]
+        | Callable[[str, P, ToolCallContext], object]
+        | Callable[Concatenate[str, P, ...], object]
+        | None
+    ) = None
     """`(key, params)`: did the call with this key take effect, when its worker died in the middle?
     Returns `Happened`, `NotHappened`, or None when it cannot tell. It only looks: it may be repeated."""
-    compensate: Callable[[P, str], object] | Callable[[P, str, ToolCallContext], object] | None = None
+    compensate: (
+        Callable[[P, str], object]
+        | Callable[[P, str, ToolCallContext], object]
+        | Callable[Concatenate[P, str, ...], object]
+        | None
+    ) = None
     """`(params, output)`: undo the call with this output; returns what it did, for people."""
     news: Literal["result", "always", "never"] = "result"
     """When a call shows that the run is not stuck: if it or its result is new; `always`: it is asked until
@@ -187,8 +232,17 @@ class Tool(Generic[P]):
         )
         for name, function, parameters in functions:
             least = parameters.count(",") + 1
-            if function is not None and parameter_count(function) not in (least, least + 1):
-                return f"{name} must be a function of ({parameters}) or ({parameters}, call)"
+            if function is None:
+                continue
+            try:
+                count = parameter_count(function)
+            except ValueError as error:
+                return f"{name}: {error}"
+            if count not in (least, least + 1):
+                return (
+                    f"{name} must be a function of ({parameters}) or ({parameters}, call), with nothing "
+                    "behind these but resources"
+                )
         return None
 
     @property
@@ -226,13 +280,39 @@ class Tool(Generic[P]):
 
 
 def parameter_count(function: Function) -> int:
-    """How many positional parameters a function takes; -1 when that cannot be known."""
+    """How many positional parameters a function takes before its resources; -1 when that cannot be known, or
+    more come behind those. Raises ValueError where the resources cannot be read."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return -1
-    return sum(parameter.kind in kinds for parameter in parameters)
+    resources = resources_of(function)
+    names = [parameter.name for parameter in parameters if parameter.kind in kinds]
+    own = [name for name in names if name not in resources]
+    return len(own) if names[: len(own)] == own else -1
+
+
+def resources_of(function: Callable[..., object]) -> dict[str, Resource]:
+    """The resources that a function is given, by parameter. Raises ValueError where its annotations name one
+    and cannot be read."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except Exception as error:  # a name that is known to type checkers alone, an object without hints
+        written = getattr(function, "__annotations__", {})
+        if any(isinstance(hint, str) and "Resource(" in hint for hint in written.values()):
+            raise ValueError(
+                f"its annotations cannot be read ({error}): import what they name for more than type "
+                "checking, and define it at the top of the module"
+            ) from error
+        return {}
+    return {
+        name: one
+        for name, hint in hints.items()
+        if get_origin(hint) is Annotated
+        for one in get_args(hint)[1:]
+        if isinstance(one, Resource)
+    }
 
 
 def load_tools(settings: Settings) -> dict[str, Tool[Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import functools
 import hashlib
 import inspect
 import json
@@ -76,6 +77,7 @@ from activities.tools import (
     parameter_count,
 )
 from activities.tools.artifacts import Output, artifacts_of, encode, shown
+from activities.tools.resources import ResourceNotOpen, Resources
 
 __all__ = ["CallNotBegun", "DigestsOf", "ToolActivities", "ToolRunner"]
 
@@ -156,7 +158,7 @@ class ToolRunner:
     `TransientError` when another should follow, and `CallNotBegun` while the call store is away.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # one for each thing that tools need
         self,
         tools: Mapping[str, Tool[Any]],
         settings: Settings,
@@ -164,8 +166,10 @@ class ToolRunner:
         calls: CallsMade | None = None,
         mcp: McpServers | None = None,
         images: Images | None = None,
+        *,
+        resources: Resources | None = None,
     ) -> None:
-        """`mcp`: servers whose tools are there beside the `tools`."""
+        """`mcp`: servers whose tools are there beside the `tools`; `resources`: what tools share."""
         self.tools = tools
         self.specs = {name: tool.spec() for name, tool in tools.items()}
         self.settings = settings
@@ -173,6 +177,7 @@ class ToolRunner:
         self.calls = calls
         self.mcp = mcp or McpServers({})
         self.images = images
+        self.resources = resources or Resources()
         self._writing: set[asyncio.Task[None]] = set()
         """Results that the call store does not have yet."""
 
@@ -292,10 +297,10 @@ class ToolRunner:
     ) -> ToolOutcome:
         """How one attempt of a tool's function ended; so many before it have failed."""
         is_last = failures + 1 >= request.attempts
-        ready = await self._ready(part, request, attempt, is_last)
+        ready = await self._opened(part, request, attempt, is_last)
         if isinstance(ready, ToolOutcome):
             return ready
-        tool, function, params = ready
+        tool, function, params, seconds = ready
         repeatable = tool.repeatable or part == "reconcile"
         key = request.key + UNDO if part == "compensate" else request.key
         begins = self.calls is not None and part != "reconcile" and tool.effect in OUTSIDE
@@ -311,9 +316,7 @@ class ToolRunner:
             undoes=request.key if part == "compensate" else "",
         )
         try:
-            outcome = await _performed(
-                part, function, _arguments(function, request, params, call), tool.timeout_seconds
-            )
+            outcome = await _performed(part, function, _arguments(function, request, params, call), seconds)
         finally:
             ended.set()
         if outcome.error == "timeout":
@@ -359,6 +362,33 @@ class ToolRunner:
         if isinstance(params, str):
             return _error("bad_arguments", f"{params}. The tool was not run.")
         return tool, function, params
+
+    async def _opened(
+        self, part: Part, request: Request, attempt: int, is_last: bool
+    ) -> tuple[Tool[Any], Callable[..., object], BaseModel, float] | ToolOutcome:
+        """As `_ready`, with the function's resources and the seconds that it has left: to open them is a part
+        of the call. Raises TransientError where another attempt may open them."""
+        ready = await self._ready(part, request, attempt, is_last)
+        if isinstance(ready, ToolOutcome):
+            return ready
+        tool, function, params = ready
+        began, seconds = time.monotonic(), tool.timeout_seconds
+        try:
+            given = await self.resources.of(function, seconds)
+        except ResourceNotOpen as error:
+            cause = error.__cause__ or error
+            log.warning("resource.not_opened", tool=tool.name, resource=str(error), at=_places(cause))
+            text = (
+                f"The resource {error} of {tool.name} could not be opened: {_words(cause)}. The tool was not "
+                "run; the next call tries again."
+            )
+            is_transient = isinstance(cause, TRANSIENT_ERRORS)
+            if is_transient and not is_last and (tool.repeatable or part == "reconcile"):
+                raise TransientError(text) from error
+            return _error("transient" if is_transient else "failed", text)
+        if not given:
+            return tool, function, params, seconds
+        return tool, functools.partial(function, **given), params, seconds - (time.monotonic() - began)
 
     async def _before(self, key: str, request: Request, tool: Tool[Any]) -> ToolOutcome | None:
         """Write down that the call begins; not None: why it is not made. Raises CallNotBegun."""

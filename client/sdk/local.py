@@ -39,6 +39,7 @@ from activities.contracts import (
 from activities.extensions import load_extensions
 from activities.settings import Settings
 from activities.tools import Tool, TransientError, load_tools
+from activities.tools.resources import Resources
 from client.agents.agentfile import AgentFile
 from client.agents.purity import observer_for
 from workflows import registry
@@ -122,7 +123,9 @@ class Local:
     would ever answer, and `Unanswered` is raised. Without `decide` the run is unattended. `interrupt` says
     before which states `decide` is asked. `store` keeps runs with a `trace_id`. `on_record` gets each record
     of the log when it is written. `rules`, `policies` and `hooks` are functions by the name that the agent
-    has for them, beside those of its modules. An agent that names no tools gets all of the argument `tools`.
+    has for them, beside those of its modules. `resources` are objects in the place of what these functions
+    open for tools (`{open_database: fake}`); others are opened for each run. An agent that
+    names no tools gets all of the argument `tools`.
     `check_purity=False` runs no visit a second time in another process, as for a module that a test patches.
     Raises ValueError.
     """
@@ -140,6 +143,7 @@ class Local:
         rules: Mapping[str, Callable[..., Any]] | None = None,
         policies: Mapping[str, Callable[..., Any]] | None = None,
         hooks: Mapping[str, Callable[..., Any]] | None = None,
+        resources: Mapping[Callable[[], Any], Any] | None = None,
         settings: Settings | None = None,
         check_purity: bool = True,
         now: Callable[[], float] = time.time,
@@ -148,7 +152,7 @@ class Local:
         spec = agent if isinstance(agent, AgentSpec) else AgentSpec()
         if machine is not None:
             spec = spec.model_copy(update={"machine": machine.name, "machine_version": machine.version})
-        self.model, self._settings = model, settings or Settings()
+        self.model, self._settings, self._resources = model, settings or Settings(), resources
         if isinstance(agent, AgentFile):
             modules = (*self._settings.modules, *agent.modules)
             self._settings = self._settings.model_copy(update={"modules": modules})
@@ -193,7 +197,7 @@ class Local:
         limits before it begins, by counter. Raises InvalidTask, Unanswered, and what the model and `decide`
         raise.
         """
-        async with _World(self._tools, self._settings, self._ask) as world:
+        async with self._world() as world:
             return await self._runs.run(
                 self._task(goal, fields), world.perform, trace_id=trace_id, context=context, spent=spent
             )
@@ -208,8 +212,11 @@ class Local:
 
     async def replay(self, trace_id: str, from_step: int, goal: str = "", **fields: Any) -> LocalOutcome:
         """Begin step `from_step` (0: the start) of a stored run again and run on. Raises ValueError."""
-        async with _World(self._tools, self._settings, self._ask) as world:
+        async with self._world() as world:
             return await self._runs.replay(self._task(goal, fields), world.perform, trace_id, from_step)
+
+    def _world(self) -> _World:
+        return _World(self._tools, self._settings, self._ask, Resources(self._resources))
 
     def _task(self, goal: str, fields: Mapping[str, Any]) -> AgentTask:
         known = {name: getattr(self.agent, name) for name in AgentSpec.model_fields}
@@ -256,7 +263,9 @@ def _tools_of(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) 
 class _World:
     """Model, tools, sandbox and blobs of one run."""
 
-    def __init__(self, tools: Mapping[str, Tool[Any]], settings: Settings, ask: Ask) -> None:
+    def __init__(
+        self, tools: Mapping[str, Tool[Any]], settings: Settings, ask: Ask, resources: Resources
+    ) -> None:
         from activities.code import Pool
         from activities.images import Images
         from activities.material import Materials
@@ -269,13 +278,14 @@ class _World:
         self._folder = tempfile.TemporaryDirectory(prefix="ratchet-")
         self._blobs = SealedBlobs(BlobStore(Path(self._folder.name)), Keys(settings.encryption_keys))
         images = Images(self._blobs, StoreSecret(Path(self._folder.name) / "blobs"))
-        self._runner = ToolRunner(tools, settings, self._blobs, images=images)
+        self._runner = ToolRunner(tools, settings, self._blobs, images=images, resources=resources)
         self._materials, self._pool = Materials(self._blobs), Pool()
 
     async def __aenter__(self) -> _World:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._runner.resources.close()
         await self._pool.close()
         self._folder.cleanup()
 
