@@ -176,6 +176,7 @@ class AgentSpec(Strict):
     tools: tuple[Name, ...] = Field(default=(), max_length=500)
     output: JsonObject | None = Field(
         default=None,
+        exclude_if=lambda output: output is None,
         description="JSON schema of an object that the answer must be, or in Python a pydantic model; null: "
         "any text",
     )

@@ -28,6 +28,7 @@ CERTIFICATE = "certificate"
 DIFFERS = "differs"
 """In the same place: what is not as it was verified, in words; left out where all is."""
 NOT_COMPARED = "all of it: nobody who has the machine could compare it"
+ASKED_AGAIN = "the agent's output: what does not fit it is asked for again, which no verified run did"
 MAX_NAMED = 20
 """Things that differ and are named; the rest is counted."""
 SHOWN = 12
@@ -92,10 +93,10 @@ class Certificate(Strict):
             yield "the options: no scenario has these"
         yield from (f"tool {name}" for name, one in found.tools.items() if one not in self.tools)
 
-    def about(self, found: Digests | None) -> JsonObject:
-        """For the run's first record."""
+    def about(self, found: Digests | None, *, has_output: bool) -> JsonObject:
+        """For the run's first record; `has_output`: the agent says what its answer must be."""
         found_out: JsonObject = {CERTIFICATE: self.digest}
-        if differs := self.differences(found):
+        if differs := [*self.differences(found), *([ASKED_AGAIN] if has_output else [])]:
             found_out[DIFFERS] = list(differs)
         return found_out
 

@@ -243,7 +243,8 @@ def first_step(
             f"machine {machine.name} of version {task.machine_version} is not loaded; version "
             f"{machine.version} goes on with runs of it, but begins none"
         )
-    certified = task.certificate.about(digests) if task.certificate else {}
+    has_output = task.output is not None
+    certified = task.certificate.about(digests, has_output=has_output) if task.certificate else {}
     said = f"certificate {certificate_line(certified)}" if DIFFERS in certified else ""
     try:
         if task.fork is None:

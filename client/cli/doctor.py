@@ -157,7 +157,7 @@ def _certificate(agent: AgentFile, specs: Sequence[ToolSpec]) -> list[Check]:
 
     task = pinned(agent.task("-"))
     named = MachineNamed(name=task.machine, version=task.machine_version, options=task.options)
-    about = agent.certificate.about(digests_of(named, specs))
+    about = agent.certificate.about(digests_of(named, specs), has_output=agent.output is not None)
     return [Check("certificate", DIFFERS not in about, certificate_line(about))]
 
 

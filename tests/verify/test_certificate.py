@@ -231,6 +231,13 @@ def test_first_record_says_what_differs(
     assert record.reason.endswith(f"and what runs differs: {'; '.join(differs)}")
 
 
+def test_answer_that_may_be_asked_for_again_differs(payer: Path) -> None:
+    record = first_record(payer.parent / "agent.yaml", output={"properties": {"paid": {"type": "boolean"}}})
+    assert record.about["differs"] == [
+        "the agent's output: what does not fit it is asked for again, which no verified run did"
+    ]
+
+
 def test_worker_without_the_machine_compares_nothing(payer: Path) -> None:
     named = MachineNamed(name="certified_payer", version="9", options={})
     assert digests_of(named, ()) is None
