@@ -16,7 +16,7 @@ COPY client client
 COPY ratchet ratchet
 COPY workflows workflows
 COPY examples examples
-COPY deploy/worker_health.py deploy/
+COPY deploy/worker_health.py deploy/wheel.py deploy/
 # editable: the sources stay in /app, beside the example agents, as in a checkout
 RUN /venv/bin/pip install --no-deps --no-build-isolation --no-index --editable . \
     && /venv/bin/pip uninstall --yes pip setuptools \

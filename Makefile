@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Files in the order of tests/conftest.py: what waits first, so that no core is idle in the end.
 AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-all chaos check style types lock docs bench profile clean
+.PHONY: run test test-all chaos check style types lock docs bench profile wheel wheel-test clean
 
 run: $(STAMP)
 	@$(BIN)/ratchet run --agent examples/agents/log_detective.yaml \
@@ -63,6 +63,13 @@ bench: $(STAMP)
 
 profile: $(STAMP)
 	$(BIN)/python -m benchmarks profile
+
+# What is installed elsewhere: one top-level name, made by deploy/wheel.py.
+wheel: $(STAMP)
+	$(BIN)/python -m hatchling build -t wheel
+
+wheel-test: $(STAMP)
+	$(BIN)/pytest tests/test_wheel.py
 
 # The lock pins versions and hashes; uv is in it, so pip installs uv, and uv the rest in a tenth of pip's time.
 $(STAMP): requirements.lock pyproject.toml

@@ -1,4 +1,4 @@
-"""The worker: connect, check, register, run until it is stopped. `python worker.py`
+"""The worker: connect, check, register, run until it is stopped. `python -m ratchet.worker`
 
 It connects by Temporal's own configuration (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles) and is
 configured by RATCHET_... (see `activities/settings.py`).
@@ -34,7 +34,7 @@ __all__ = ["build_worker", "main"]
 FIRST_PAUSE, LONGEST_PAUSE = 1, 30
 """Seconds between tries to reach the server; each pause is twice the one before."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 async def run(settings: Settings) -> None:
@@ -110,7 +110,7 @@ async def _start(settings: Settings, config: Mapping[str, Any]) -> tuple[Worker,
 
 
 def main() -> None:
-    """Entry point of `python worker.py`."""
+    """Entry point of `python -m ratchet.worker`."""
     code = 0
     try:
         settings = settings_from_environment()

@@ -25,7 +25,7 @@ SOON = 0.2
 SMALL = 2**20
 """Bytes of a history that is written with its log."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class ArchiveActivities:

@@ -23,7 +23,7 @@ __all__ = ["Ask", "Handover", "Question", "handed_over", "with_early_reply"]
 
 Ask = Callable[[ModelInput], Awaitable[ModelReplied | None]]
 """Asks a model once; None: the workflow asks."""
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ PAUSE_SECONDS = 60
 AWAY_SECONDS = (15, 900)
 """After a question gave its slot back, at first and at most: ten times take about an hour."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 Describe = Callable[[Sequence[str]], Awaitable[tuple[ToolSpec, ...]]]
 """Gives the specs of tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, and TransientError while an

@@ -51,7 +51,7 @@ TEMPFAIL = 75
 Way = Literal["webhook", "command"]
 """How people are notified."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class NotDelivered(Exception):

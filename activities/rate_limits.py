@@ -52,7 +52,7 @@ PAUSES = tuple(0.002 * 2**number for number in range(9))
 LITERAL = str.maketrans({"?": "[?]", "[": "[[]"})
 """Only `*` stands for other text in a limit's name."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 T = TypeVar("T")
 
 

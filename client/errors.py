@@ -237,14 +237,14 @@ def no_worker(where: str, queue: str = "", *, embedded: bool = False) -> NoWorke
     if queue.startswith(f"{TASK_QUEUE}-") and not embedded:
         todo = (
             f"{resume_command(embedded=True)} continues it, without --address and TEMPORAL_ADDRESS (its task "
-            f"queue {queue!r} is its own; `python worker.py` polls {TASK_QUEUE!r})"
+            f"queue {queue!r} is its own; `python -m ratchet.worker` polls {TASK_QUEUE!r})"
         )
     return NoWorker(f"no worker serves this run at {where}, so it cannot go on or answer; {todo}")
 
 
 def resume_command(*, embedded: bool) -> str:
     """The command that continues runs without a worker; `embedded`: their server is the directory's own."""
-    return f"`{'ratchet run --resume' if embedded else 'python worker.py'}`"
+    return f"`{'ratchet run --resume' if embedded else 'python -m ratchet.worker'}`"
 
 
 def machine_bug(run_id: str, text: str, machine: str = "", state: str = "") -> MachineBug:

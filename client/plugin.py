@@ -29,6 +29,8 @@ from temporalio.worker import (
 from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError, SandboxedWorkflowRunner
 from temporalio.workflow import SandboxImportNotificationPolicy
 
+import activities
+import workflows
 from activities.keyfiles import private_key
 from activities.settings import Settings
 from activities.store.blobs import StoreError, StoreUnavailable
@@ -42,7 +44,8 @@ from workflows.api import WORKFLOW_TYPE
 __all__ = ["PASSED_THROUGH", "RatchetPlugin"]
 
 PASSED_THROUGH = (
-    "activities", "ratchet", "workflows", "cryptography", "jsonschema", "re2", "referencing", "rpds",
+    "ratchet", activities.__name__, workflows.__name__,  # their real names: in a wheel others are the user's
+    "cryptography", "jsonschema", "re2", "referencing", "rpds",
 )  # fmt: skip
 """What the workflow sandbox does not import again for every run: our own code, and libraries with Rust or C
 inside. Users' modules are not among them: `workflows/registry.py` has the sandbox import them under its

@@ -243,7 +243,7 @@ def test_first_program_runs(shell: Shell) -> None:
 
 @pytest.mark.exhaustive
 def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) -> None:
-    page = text_of("embedding.md")
+    page = text_of("embedding.md").partition("\n## Ratchet beside")[0]
     for block in (*blocks(page, "python"), *blocks(page, "yaml")):
         file = shell.folder / block.partition("\n")[0].removeprefix("# ")
         file.parent.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.code.pool import Pool
+from activities.code.pool import NotInstalled, Pool
 from activities.code.session import BadSession, SavedSession, load_session, save_session
 from activities.contracts import FATAL, TRANSIENT, CodeAnswer, CodeStepped, MaterialRef, RunCode
 from activities.heartbeat import heartbeats
@@ -27,13 +27,13 @@ from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore, StoreErr
 __all__ = ["OVERHEAD", "UNUSABLE", "CodeActivities", "step_code"]
 
 LACKING = (BlobMissing, BlobDamaged)
-UNUSABLE = (BadSession, *LACKING)
+UNUSABLE = (BadSession, NotInstalled, *LACKING)
 """What `step_code` raises when a retry does not help."""
 OVERHEAD = 12.0
 """Seconds beyond the block's limit for a whole step: the interpreter's start, the session, the store."""
 RESTORED = "The variables are again as they were before this block."
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class CodeActivities:
@@ -48,16 +48,16 @@ class CodeActivities:
 
         When all interpreters are busy it waits under heartbeats; the block's time begins after that.
 
-        Raises `ApplicationError` of type `Fatal` for a session that cannot be used, `BlobMissing` or
-        `BlobDamaged` for material or an output that must be restored first, and `Transient` when the store
-        cannot be used or there is no interpreter.
+        Raises `ApplicationError` of type `Fatal` for a session that cannot be used or a library that is not
+        installed, `BlobMissing` or `BlobDamaged` for material or an output that must be restored first, and
+        `Transient` when the store cannot be used or no interpreter starts.
         """
         try:
             async with heartbeats():
                 stepped = await step_code(effect, self.materials, self.pool)
         except LACKING as error:
             raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
-        except BadSession as error:
+        except (BadSession, NotInstalled) as error:
             raise ApplicationError(str(error), type=FATAL, non_retryable=True) from error
         except (StoreError, OSError) as error:
             raise ApplicationError(str(error), type=TRANSIENT) from error

@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from activities.contracts import CodeLimits
+from activities.extras import missing_extra
 
 if TYPE_CHECKING:  # the library takes a tenth of a second: the pool imports it in a thread, at first use
     import pydantic_monty as monty
 
-__all__ = ["PATIENCE", "POLICY", "PROCESSES", "NoInterpreter", "Pool"]
+__all__ = ["PATIENCE", "POLICY", "PROCESSES", "NoInterpreter", "NotInstalled", "Pool"]
 
 PROCESSES = max(2, os.cpu_count() or 2)
 """Blocks that run at the same time in one worker; more wait."""
@@ -38,6 +39,10 @@ POLICY: monty.OSPolicy = {
 
 class NoInterpreter(OSError):
     """No interpreter could be started now."""
+
+
+class NotInstalled(Exception):
+    """This worker has no interpreter."""
 
 
 class Pool:
@@ -66,7 +71,8 @@ class Pool:
             yield session
 
     async def open(self) -> monty.AsyncMonty:
-        """Import the library and find the interpreter, in a thread: both take long at first use."""
+        """Import the library and find the interpreter, in a thread: both take long at first use. Raises
+        `NotInstalled`."""
         async with self._opening:
             if self._pool is None:
                 pool = await asyncio.to_thread(_new_pool)
@@ -82,7 +88,10 @@ class Pool:
 
 
 def _new_pool() -> monty.AsyncMonty:
-    import pydantic_monty
+    try:
+        import pydantic_monty
+    except ModuleNotFoundError as error:
+        raise NotInstalled(missing_extra("pydantic_monty")) from error
 
     return pydantic_monty.AsyncMonty(
         min_processes=0,

@@ -47,7 +47,7 @@ The `while` keeps a line that ends in a backslash the error that it is."""
 END: monty.ExternalResult = {"exc_type": "SystemExit", "message": "final"}
 """Ends a block and keeps its variables; `except Exception` does not catch it."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from activities.contracts import visible
+from activities.extras import missing_extra
 from activities.mcp.config import SEPARATOR, VARIABLE, McpConfig, NotSet, expanded, tool_name
 from activities.mcp.http import Sent, http_client, sent
 from activities.mcp.results import arguments_model, effect_of, path_problem, returned, schema_problem
@@ -44,12 +45,11 @@ until a call is answered."""
 PROGRESS_SECONDS = 0.25
 """Between two messages of a call's progress that are passed on as heartbeats; those between are dropped."""
 REASON_CHARS = 500
-MISSING = "MCP needs one more package; install it with: pip install 'ratchet[mcp]' (or 'mcp>=2.3,<3')"
 
 PERMANENT = (FileNotFoundError, PermissionError, NotADirectoryError, ImportError, NotSet)
 """Opening a connection raises these for what is wrong with the worker, not with the server."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class Unusable(Exception):
@@ -261,7 +261,7 @@ class McpServer:
         try:
             await asyncio.to_thread(import_module, "mcp")  # a second, in which heartbeats must go on
         except ImportError as error:
-            raise ImportError(MISSING) from error
+            raise ImportError(missing_extra("mcp")) from error
         from mcp import Client
 
         found: list[Connection] = []

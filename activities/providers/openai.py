@@ -22,6 +22,7 @@ import structlog
 from pydantic import SecretStr
 
 from activities.contracts import REFUSAL, JsonObject, ModelReplied, ModelSpec, NativeCall, Usage
+from activities.extras import missing_extra
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import ModelCall, ProviderError, out_of_requests, reply_too_large
 from activities.providers import openai_chat, openai_responses
@@ -77,7 +78,7 @@ CONNECT_SECONDS = 10.0
 LIST_SECONDS = 10.0
 """For the list of a server's models."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class OpenAIProvider:
@@ -239,8 +240,12 @@ class Api(Protocol):
 
 
 def _connect(server: Server, max_body_bytes: int) -> AsyncOpenAI:
-    """A client that never retries. Slow when it is the first one: call it in a thread."""
-    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+    """A client that never retries. Slow when it is the first one: call it in a thread. Raises a fatal
+    `ProviderError` where the library is not installed."""
+    try:
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+    except ModuleNotFoundError as error:
+        raise ProviderError("fatal", "not_installed", missing_extra("openai")) from error
 
     async def keep_plain_headers(request: httpx2.Request) -> None:
         for name in list(request.headers):

@@ -476,7 +476,7 @@ def _put_aside(execute: Execute, run: Run) -> None:
         execute(f"UPDATE {table} SET run_id=? WHERE {ONE}", (aside[1], *run))
     import structlog  # it draws in a terminal library, and readers of the archive write no log
 
-    log = structlog.get_logger(__name__)
+    log = structlog.get_logger("ratchet")
     log.warning("archive.replaced", workflow_id=run[0], run_id=run[1], kept_as=aside[1])
 
 

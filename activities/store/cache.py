@@ -37,7 +37,7 @@ REMEMBERED = 256
 
 Messages = TypeAdapter(tuple[Message, ...])
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class ConversationCache:

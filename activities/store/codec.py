@@ -28,7 +28,7 @@ STRANGE = (
 INLINE = "ratchet-inline"
 """Key of the metadata of a payload that shall stay in history although it is large; never seen there."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class Codec(PayloadCodec):

@@ -75,7 +75,7 @@ SHORT = (ModelInput, ModelReplied, ToolInput, ToolResult)
 PROTOBUF = (b"json/protobuf", b"binary/protobuf")
 MOST_ERRORS = 20
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 def data_converter(store: tuple[BlobStore, StoreSecret] | None, keys: Keys | None = None) -> DataConverter:

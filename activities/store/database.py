@@ -14,13 +14,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from activities.extras import missing_extra
 from activities.store.blobs import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
-__all__ = ["Database", "Execute", "Postgres", "SqliteFile", "missing_library"]
+__all__ = ["Database", "Execute", "Postgres", "SqliteFile"]
 
 BUSY_SECONDS = 30
 """How long a writer of a file waits for another one."""
@@ -140,7 +141,7 @@ class Postgres:
         try:
             from psycopg import ProgrammingError, conninfo
         except ImportError as error:
-            raise missing_library("psycopg", "postgres", "postgresql://") from error
+            raise StoreError(missing_extra("psycopg")) from error
         try:
             parts = conninfo.conninfo_to_dict(url)
         except ProgrammingError as error:
@@ -236,11 +237,3 @@ def _execute(connection: Connection) -> Execute:
         return cursor.fetchall() if cursor.description else []
 
     return execute
-
-
-def missing_library(library: str, extra: str, what: str) -> StoreError:
-    """What is said where an optional library is not installed."""
-    return StoreError(
-        f"{what} needs the library {library}, which is not installed; install Ratchet with it: "
-        f"`pip install '.[{extra}]'`"
-    )

@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
+from activities.extras import missing_extra
 from activities.store.blobs import StoreError, StoreUnavailable
-from activities.store.database import Database, missing_library
+from activities.store.database import Database
 
 if TYPE_CHECKING:
     from obstore.store import S3Config
@@ -41,7 +42,7 @@ class Bucket:
         try:
             from obstore.store import S3Store
         except ImportError as error:
-            raise missing_library("obstore", "s3", "s3://") from error
+            raise StoreError(missing_extra("obstore")) from error
         parts = urlsplit(url)
         given = dict(parse_qsl(parts.query))
         if unknown := sorted(given.keys() - set(OPTIONS)):

@@ -34,7 +34,7 @@ ENTERED = {"Started", "Forked", "RolledBack", "Migrated"}
 """Events of records that end no stay in a state."""
 REFUSED_THOUGHTS = {"Rejected", "Escalated", "Ended"}
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class Metrics:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from activities.contracts import JsonObject
+from activities.extras import missing_extra
 from activities.provider import ModelCall
 from activities.settings import Settings
 from activities.telemetry.attempts import Archived, Attempt, Redact, ToolAttempt
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Telemetry", "telemetry_of"]
 
-EXTRA = "pip install '.[telemetry]'"
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class Telemetry:
@@ -108,12 +108,12 @@ def telemetry_of(settings: Settings, redact: Redact) -> Telemetry:
         except (
             ImportError
         ) as error:  # platforms set OTEL_... for every program: the worker works all the same
-            log.warning("telemetry.no_traces", error=f"{error}; install it: {EXTRA}")
+            log.warning("telemetry.no_traces", error=f"{error}; {missing_extra('opentelemetry')}")
     if settings.metrics_address is not None:
         try:
             from activities.telemetry.metrics import Metrics
         except ImportError as error:
-            raise ValueError(f"RATCHET_METRICS: {error}; install it: {EXTRA}") from error
+            raise ValueError(f"RATCHET_METRICS: {missing_extra('prometheus_client')}") from error
         metrics = Metrics(*settings.metrics_address)
     return Telemetry(tracing, metrics)
 

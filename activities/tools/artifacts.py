@@ -44,7 +44,7 @@ MAX_KEPT_BYTES = 64 * 2**20
 PREVIEW_CHARS = 200
 STEP = re.compile(r"""\.?(?P<key>[^.\[\]"']+)|\[(?P<index>-?\d+)\]|\[(?P<quoted>"(?:[^"\\]|\\.)*")\]""")
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$", re.IGNORECASE)
 TRANSIENT_ERRORS = (TransientError, ConnectionError, TimeoutError, httpx2.TransportError)
 """What a tool raises for a failure that goes away by itself."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 Q = TypeVar("Q", ToolInput, ReconcileInput, CompensateInput)
 R = TypeVar("R")
 Request = ToolInput | CompensateInput

@@ -27,9 +27,7 @@ __all__ = [
     "EXAMPLES", "AgentFile", "Choice", "Draft", "agents_here", "find_agent", "load_agent", "shipped_agents",
 ]  # fmt: skip
 
-EXAMPLES = Path(__file__).with_name("examples").resolve()
-if not EXAMPLES.is_dir():  # this is a checkout, not an installed package
-    EXAMPLES = EXAMPLES.parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHIPPED = EXAMPLES / "agents"
 """The agents that come with Ratchet, found by name."""
 SCRIPTED = "scripted"

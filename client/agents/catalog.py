@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from activities.contracts import JsonObject, ModelSpec, ScriptedReply, ToolSpec
 from activities.extensions import ExtensionError, declared, load_modules
+from activities.extras import missing_extra
 from activities.settings import Settings
 from client.agents.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.agents.options import options_of, schema_of
@@ -285,11 +287,14 @@ def _tools_of(module: str) -> list[Any]:
 
 
 def check_key(models: Iterable[ModelSpec]) -> None:
-    """Raise a UsageError when a model of provider `openai` has neither key nor server."""
+    """Raise a UsageError when a model of provider `openai` has neither key nor server, or no library."""
+    asked = [spec for spec in models if spec.provider == "openai"]
+    if asked and find_spec("openai") is None:
+        raise UsageError(missing_extra("openai"))
     if os.environ.get("OPENAI_API_KEY", "").strip() or os.environ.get("OPENAI_BASE_URL", "").strip():
         return
-    for spec in models:
-        if spec.provider == "openai" and spec.base_url is None:
+    for spec in asked:
+        if spec.base_url is None:
             default = ", the default," if spec == ModelSpec() else ""
             raise UsageError(
                 f"the model {spec.name}{default} is asked at OpenAI, since nothing names another server: set "

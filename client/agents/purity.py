@@ -46,7 +46,7 @@ KEPT_VARIABLES = (
     "PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX",
 )  # fmt: skip
 """What Python and compiled libraries need of the environment: no keys, and nothing of the user's."""
-START = "import sys; sys.path[:] = {path!r}; from client.agents.purity import serve; serve()"
+START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import serve; serve()"
 DIFFERS = "{} is {} here and {} there"
 CHANGED = "`{}` was {} before and is {} after"
 Place = tuple[str, str, str]

@@ -19,8 +19,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
+from activities.extras import EXTRAS, missing_extra
 from client.cli.values import PlainGroup
-from client.errors import RatchetError
+from client.errors import RatchetError, UsageError
 from client.runs.words import plain
 
 __all__ = ["COMMANDS", "app", "execute", "main"]
@@ -125,7 +126,7 @@ class _LazyGroup(PlainGroup):
             meant = SYNONYMS.get(cmd_name) or (close[0] if close else "")
             hint = f"did you mean {meant!r}?" if meant else "`ratchet --help` lists the commands"
             ctx.fail(f"No such command {cmd_name!r}; {hint}")
-        app: typer.Typer = import_module(f"client.cli.{COMMANDS[cmd_name][0]}").app
+        app: typer.Typer = import_module(f"{__package__}.{COMMANDS[cmd_name][0]}").app
         named = {one.name: one for one in app.registered_commands}
         if cmd_name not in named:  # a module that is a command of its own, with others below it
             group: Any = typer.main.get_group(app)
@@ -221,7 +222,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments
     try:
-        app(list(arguments), prog_name="ratchet")
+        _command(arguments)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):
             return 0  # Click leaves with 1 when the reader of a pipe went away
@@ -236,6 +237,18 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         text = f"unexpected error: {type(error).__name__}: {error} (--debug shows where)"
         return _report(error, text, debug=debug)
     return 0
+
+
+def _command(arguments: Sequence[str]) -> None:
+    """Run it. Commands import what an extra brings where they use it: raises UsageError for one that is not
+    there."""
+    try:
+        app(list(arguments), prog_name="ratchet")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise UsageError(missing_extra(package)) from error
 
 
 def _report(error: Exception, text: str, *, debug: bool = False) -> int:

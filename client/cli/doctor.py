@@ -122,7 +122,7 @@ async def _worker(client: AgentClient) -> Check:
     if client.ui:
         text = "none runs, and none needs to: `ratchet run` and `ratchet dev` bring their own"
         return Check("worker", True, text)
-    return Check("worker", False, "none polls the task queue; start one with `python worker.py`")
+    return Check("worker", False, "none polls the task queue; start one with `python -m ratchet.worker`")
 
 
 async def _tools(settings: Settings, agent: AgentFile) -> list[Check]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from activities.extras import missing_extra
 from client.cli.live import LiveView
 from client.cli.render import notes, print_json
 from client.cli.render_requests import choices, decision_commands, keys_of, request_block
@@ -398,8 +399,10 @@ class Questions:
 
     async def _console(self) -> str:
         """The link of a console that is served while this command runs."""
-        from client.console.app import serving_console
-
+        try:
+            from client.console.app import serving_console
+        except ModuleNotFoundError:
+            return missing_extra("jinja2")
         if not self._link:
             self._link = await self._stack.enter_async_context(serving_console(self._client, self._by))
         name = plain(self._by.name) or "nobody"

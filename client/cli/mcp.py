@@ -38,12 +38,8 @@ async def mcp(
     all_runs: Annotated[bool, typer.Option(help="Let the client see the runs of every agent.")] = False,
 ) -> None:
     """Serve runs to an MCP client on standard input and output."""
-    try:
-        from client.mcp_server import mcp_server
-    except ImportError as error:
-        from activities.mcp.servers import MISSING
+    from client.mcp_server import mcp_server
 
-        raise UsageError(MISSING) from error
     if not (agent or all_runs):
         raise UsageError(
             "the client could see nothing: name the agents that it may start with --agent, or let it see the "

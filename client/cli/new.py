@@ -31,8 +31,6 @@ FILES = {
     "machine": ("my_machine.py", "my_machine.yaml", "test_my_machine.py"),
 }
 DETECTIVE = "examples/agents/log_detective.yaml"
-OURS = {"activities", "client", "examples", "ratchet", "worker", "workflows"}
-"""Modules that a file of the same name would hide from pytest."""
 
 
 @command(app)
@@ -110,7 +108,7 @@ def _check_name(kind: str, name: str) -> None:
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
         raise UsageError(f"{name!r} cannot be the name of a Python file; write it like `send_reply`")
-    if name in sys.stdlib_module_names | OURS or find_spec(name) is not None:
+    if name in sys.stdlib_module_names or find_spec(name) is not None:
         raise UsageError(f"{name}.py would hide the Python module {name}; choose another name")
     if kind == "machine" and name in {machine.name for machine in registry.shipped()}:
         raise UsageError(f"there is a machine {name} already; choose another name")

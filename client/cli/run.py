@@ -324,7 +324,7 @@ async def check_worker(client: AgentClient, starting: Starting, *, own: bool) ->
     if not found and not starting.detach:
         raise NoWorker(
             f"no worker polls the task queue {TASK_QUEUE!r} at {client.where}, so nothing was started; start "
-            "one with `python worker.py`, or run one here with --worker"
+            "one with `python -m ratchet.worker`, or run one here with --worker"
         )
     return found
 

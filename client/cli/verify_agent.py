@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from activities.extras import missing_extra
 from client.agents.agentfile import AgentFile, Choice, Draft
 from client.agents.catalog import Catalog
 from client.agents.yaml import YamlFile
@@ -17,7 +18,7 @@ from client.cli import render
 from client.cli.mcptools import mcp_servers
 from client.cli.options import DirectoryOptions, Json
 from client.errors import UsageError
-from client.proof.agent import NO_SOLVER, judged
+from client.proof.agent import judged
 from client.runs.words import plain
 from client.server.workerconfig import Allowed
 
@@ -49,7 +50,7 @@ async def agent(  # each is an option of the command
 ) -> int:
     """Show the most that an agent can do in one run with nobody asked; or what a change newly allows."""
     if find_spec("z3") is None:
-        raise UsageError(f"`ratchet verify agent` {NO_SOLVER}")
+        raise UsageError(missing_extra("z3"))
     from workflows.verify.policy.report import compared, reported
 
     chosen, draft = Choice(agent=file).finish()

@@ -20,10 +20,10 @@ from typing import Any
 
 from activities.contracts import Frozen, ToolSpec
 from activities.extensions import ExtensionError
+from activities.extras import missing_extra
 from client.agents.purity import KEPT_VARIABLES
 from client.console.sources import RunView
 from client.errors import RatchetError
-from client.proof.agent import NO_SOLVER
 from client.server.workerconfig import register_modules
 from workflows import registry
 from workflows.api import AgentSpec
@@ -49,7 +49,7 @@ KEPT = 200
 SECONDS = 60
 """For an answer. The solver gives up a question after five."""
 ELSEWHERE = "`ratchet verify agent` shows more."
-START = "import sys; sys.path[:] = {path!r}; from client.console.radius import serve; serve()"
+START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import serve; serve()"
 
 
 class Question(Frozen):
@@ -93,7 +93,7 @@ class Answer(Frozen):
 async def answer_to(question: Question) -> Answer:
     """The answer, by a process that ends with it, or has to after a minute."""
     if find_spec("z3") is None:
-        return Answer(problem=f"What an agent can do with nobody asked {NO_SOLVER}.")
+        return Answer(problem=missing_extra("z3"))
     try:
         process = await _started()
     except OSError as error:

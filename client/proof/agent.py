@@ -11,12 +11,7 @@ from workflows.api import AgentSpec
 from workflows.verify.policy.call_sets import Level
 from workflows.verify.policy.report import Judged, radius_text, unbounded
 
-__all__ = ["NO_SOLVER", "judged", "unbounded_text"]
-
-NO_SOLVER = (
-    "needs the solver z3, which is not installed: `pip install 'ratchet[verify]'`, in a checkout "
-    "`pip install '.[verify]'`"
-)
+__all__ = ["judged", "unbounded_text"]
 
 
 def judged(catalog: Catalog, agent: AgentSpec, more: Iterable[ToolSpec] = ()) -> Judged:

@@ -32,7 +32,7 @@ __all__ = ["ArchiveProblem", "missing_ends", "repairing"]
 PAUSE_SECONDS = 30
 """Seconds between two looks at what waits for the archive."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class ArchiveProblem(Frozen):

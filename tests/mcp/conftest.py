@@ -36,7 +36,7 @@ except ImportError:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say what was left out."""
     if "collect_ignore_glob" in globals():
-        terminalreporter.write_line("tests/mcp skipped: the extra is not installed (pip install '.[mcp]')")
+        terminalreporter.write_line("tests/mcp skipped: the extra `mcp` is not installed")
 
 
 @dataclass
