@@ -19,13 +19,14 @@ from threading import Thread
 from types import TracebackType
 from typing import IO, Any, Self
 
-import client.cli.run
 import worker
+from client import start
+from client.cli import run  # noqa: F401  # what most commands need is loaded before the fork
 
 __all__ = ["PIPE", "PYTEST", "RATCHET", "WORKER", "Forked", "spoken"]
 
 ROOT = Path(__file__).parents[1]
-RATCHET = f"from {client.__name__}.start import main; main()"
+RATCHET = f"from {start.__name__} import main; main()"
 WORKER = f"from {worker.__name__} import main; main()"
 PYTEST = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
 SECONDS = 120

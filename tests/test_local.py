@@ -219,7 +219,7 @@ async def test_cancelled_test_cancels_the_run() -> None:
 async def test_agent_file_brings_its_tools(tmp_path: Path) -> None:
     (tmp_path / "counting.py").write_text(
         "from pydantic import BaseModel\n"
-        "from activities.tools import Tool\n"
+        "from ratchet import Tool\n"
         "class Text(BaseModel):\n"
         '    """Count the words of a text."""\n'
         "    text: str\n"

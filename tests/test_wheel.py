@@ -13,12 +13,12 @@ import re
 import shutil
 import subprocess
 import sys
-import venv
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import HTTPCookieProcessor, build_opener
 from zipfile import ZipFile
 
 import pytest
@@ -144,6 +144,16 @@ def test_import_that_cannot_be_moved_is_refused(line: str) -> None:
         moved(f"{line}\n", frozenset(), "made_up.py")
 
 
+def test_every_extra_is_explained() -> None:
+    """To whoever lacks it, and on the page; `all` has all of them."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (everything,) = extras.pop("all")
+    assert set(everything[len("ratchet[") : -1].split(",")) == set(extras)
+    assert {extra for extra, _ in EXTRAS.values()} == set(extras)
+    rows = re.findall(r"^\| (`[^|]*`) \|", text_of("embedding.md"), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == {*extras, "all"}
+
+
 # -- in a user's project, without an environment of its own --------------------
 
 EVERY_MODULE = """
@@ -230,26 +240,65 @@ class Environment:
     def site(self) -> Path:
         return next((self.folder / "lib").glob("python3*/site-packages"))
 
-    def run(self, cwd: Path, *words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
-        """A program of the environment; nothing of the checkout is on its path."""
+    def environment(self, cwd: Path, more: Mapping[str, str]) -> dict[str, str]:
+        """Nothing of the checkout is on the path."""
         ours = ("RATCHET_", "TEMPORAL_", "OPENAI_", "PYTHON", "PYTEST_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        return {**kept, "PATH": f"{self.bin}:{kept['PATH']}", "XDG_STATE_HOME": str(cwd / ".state"), **more}
+
+    def run(self, cwd: Path, *words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+        """A program of the environment."""
         return subprocess.run(
-            [self.bin / words[0], *words[1:]], cwd=cwd, capture_output=True, text=True, check=False,
-            env={**kept, "PATH": f"{self.bin}:{kept['PATH']}", "XDG_STATE_HOME": str(cwd / ".state"), **more},
-            stdin=subprocess.DEVNULL, timeout=120,
+            [self.bin / words[0], *words[1:]], cwd=cwd, env=self.environment(cwd, more), text=True,
+            capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=300,
         )  # fmt: skip
+
+    @contextmanager
+    def started(self, cwd: Path, *words: str, **more: str) -> Iterator[Path]:
+        """A program of the environment meanwhile; the file with what it says."""
+        output = cwd / f"said-by-{words[-1].strip('.')}.txt"
+        with output.open("w") as said:
+            process = subprocess.Popen(
+                [self.bin / words[0], *words[1:]], cwd=cwd, env=self.environment(cwd, more),
+                stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            yield output
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
 
     def install(self, *packages: str) -> None:
         """Install packages, in the versions of the lock where that has them."""
         pins = re.findall(r"^([\w.-]+==[^\s;\\]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
         constraints = self.folder / "constraints.txt"
         constraints.write_text("\n".join(pins))
-        pip = ["pip", "--disable-pip-version-check", "install", "--quiet", "--constraint", str(constraints)]
-        done = self.run(self.folder, *pip, *packages)
-        if "No matching distribution" in done.stderr and "Connection" in done.stderr:
+        done = uv("pip", "install", "--python", self.bin / "python", "--constraint", constraints, *packages)
+        if "error sending request" in done.stderr.lower():
             pytest.skip("no package index answers")
         assert done.returncode == 0, done.stderr
+
+    def conflicts(self) -> str:
+        """Of what is installed; empty: none."""
+        checked = uv("pip", "check", "--python", self.bin / "python")
+        return "" if checked.returncode == 0 else checked.stderr
+
+
+def uv(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """As pip, in a tenth of its time. It does not read pip's configuration: that becomes its variables."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    known = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
+    given = dict(
+        re.findall(r"[.]([\w-]+)='(.*)'", "\n".join(sorted(listed.stdout.splitlines(), reverse=True)))
+    )
+    indexes = {variable: given[name] for name, variable in known.items() if name in given}
+    return subprocess.run(
+        [Path(sys.executable).parent / "uv", "--no-config", *words],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "UV_INDEX_STRATEGY": "unsafe-best-match", **indexes},
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -260,10 +309,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     def make(*packages: str, python: str = "") -> Environment:
         if (python, *packages) not in made:
             one = Environment(tmp_path_factory.mktemp("environment"))
-            if python:
-                subprocess.run([python, "-m", "venv", one.folder], check=True)
-            else:
-                venv.create(one.folder, with_pip=True)
+            subprocess.run([python or sys.executable, "-m", "venv", "--without-pip", one.folder], check=True)
             one.install(*packages)
             made[python, *packages] = one
         return made[python, *packages]
@@ -277,9 +323,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 def test_client_is_small(wheel: Path, environment: Callable[..., Environment]) -> None:
     core = environment(str(wheel))
     files = [path for path in core.site.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    size = sum(path.stat().st_size for path in files if path.relative_to(core.site).parts[0][:3] != "pip")
-    assert 60 < size / 1e6 < CORE_MB
-    assert core.run(core.folder, "pip", "check").returncode == 0
+    assert 60 < sum(path.stat().st_size for path in files) / 1e6 < CORE_MB
+    assert core.conflicts() == ""
     program = "from ratchet import AgentClient, Local, RatchetPlugin, load_agent; load_agent('log_detective')"
     assert core.run(core.folder, "python", "-c", program).stderr == ""
 
@@ -303,6 +348,7 @@ ASKED = {
 """What has a worker need the extra."""
 METRICS = """
 import sys
+import tomllib
 from ratchet import RatchetError, RatchetPlugin, Settings
 try:
     RatchetPlugin(Settings()).configure_worker({"activities": [], "task_queue": "ratchet"})
@@ -339,19 +385,20 @@ def test_empty_folder_gets_an_agent_that_runs(
     folder = tmp_path / "of mine"
     assert one.run(tmp_path, "ratchet", "init", folder).returncode == 0
     ran = one.run(folder, "ratchet", "run", "--agent", "agent.yaml", "--id", "first", GOAL)
-    assert "agent.yaml has 71 words." in ran.stdout, ran.stderr
+    assert re.search(r"agent.yaml has \d+ words", ran.stdout), ran.stderr
     assert one.run(folder, "pytest", "-q", "test_agent.py").returncode == 0
     (folder / "cassettes").mkdir()
-    exported = one.run(folder, "ratchet", "export", "first", "cassettes/first.yaml")
+    exported = one.run(folder, "ratchet", "export", "first", "--out", "cassettes/first.yaml")
     assert exported.returncode == 0, exported.stderr
     played = one.run(folder, "ratchet", "test", "cassettes")
     assert played.returncode == 0, played.stdout
     (folder / "test_courses.py").write_text(COURSES)
     assert "1 passed" in one.run(folder, "pytest", "-q", "test_courses.py").stdout
     assert one.run(folder, "python", "-m", "ratchet", "agents").stdout.count("\n") > 5
-    with started(one, folder, "ratchet", "console") as output:
-        link = until(lambda: re.search(r"Console +(http\S+)", output.read_text()))
-        with urlopen(link[1]) as page:
+    with one.started(folder, "ratchet", "console") as output:
+        link = until(lambda: re.search(r"Console +(http\S+)|ratchet: .*", output.read_text()))
+        assert link[1], link[0]
+        with build_opener(HTTPCookieProcessor()).open(link[1]) as page:
             assert "ratchet" in page.read().decode().lower()
     one.run(folder, "ratchet", "down")
 
@@ -383,8 +430,8 @@ async def test_project_with_our_names_works_beside_its_own(
     async with connected(settings=Settings(data_dir=tmp_path / "server")) as server:
         at = {"TEMPORAL_ADDRESS": server.where, "RATCHET_MODULES": '["activities/mail.py"]'}
         with (
-            started(one, tmp_path, "python", "worker.py", **at) as theirs,
-            started(one, tmp_path, "python", "-m", "ratchet.worker", **at) as ours,
+            one.started(tmp_path, "python", "worker.py", **at) as theirs,
+            one.started(tmp_path, "python", "-m", "ratchet.worker", **at) as ours,
         ):
             for queue, output in {"application": theirs, TASK_QUEUE: ours}.items():
                 async with asyncio.timeout(PATIENCE):
@@ -403,8 +450,7 @@ def test_frameworks_that_people_use_fit_beside_it(
 ) -> None:
     neighbours = ("llama-index-workflows", "langgraph", "openai-agents", "fastapi")
     one = environment(f"{wheel}[openai,console]", *neighbours)
-    checked = one.run(tmp_path, "pip", "check")
-    assert checked.returncode == 0, checked.stdout
+    assert one.conflicts() == ""
     ours = "ratchet.workflows.api, ratchet.client.console.app"
     program = f"import workflows, langgraph.graph, agents, fastapi, {ours}; "
     program += "print(workflows.Workflow.__module__, ratchet.AgentTask.__module__)"
@@ -413,7 +459,7 @@ def test_frameworks_that_people_use_fit_beside_it(
 
 
 TYPED = """
-from ratchet import AgentClient, AgentTask, Local, RunResult, load_agent
+from ratchet import AgentClient, AgentTask, Local, RunResult, ScriptedModel, load_agent
 from ratchet.verify import at_most, calls
 from ratchet.testing import CassetteFile
 
@@ -422,8 +468,8 @@ AGENT = load_agent("log_detective")
 
 async def read(agents: AgentClient, run: str) -> RunResult:
     reveal_type(AGENT.task("go"))
-    reveal_type((await Local(AGENT).run("go")).answer)
-    reveal_type(at_most)
+    reveal_type((await Local(AGENT, model=ScriptedModel(["go"])).run("go")).answer)
+    reveal_type(at_most("one", 1, calls("pay")).name)
     reveal_type(CassetteFile.check)
     return await agents.result(run)
 
@@ -473,36 +519,16 @@ def test_tests_of_kernel_gate_and_machines_pass_with_the_wheel(
 def test_newer_python_runs_it(
     wheel: Path, environment: Callable[..., Environment], version: str, tmp_path: Path
 ) -> None:
-    found = subprocess.run(
-        [Path(sys.executable).parent / "uv", "python", "find", "--no-python-downloads", version],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    found = uv("python", "find", "--no-python-downloads", version)
     if found.returncode != 0:
         pytest.skip(f"no Python {version} here")
     one = environment(f"{wheel}[server,code]", "pytest", python=found.stdout.strip())
     assert one.run(tmp_path, "python", "-W", "error", "-c", EVERY_NAME).stderr == ""
     assert one.run(tmp_path, "ratchet", "init").returncode == 0
     ran = one.run(tmp_path, "ratchet", "run", "--agent", "agent.yaml", GOAL)
-    assert "agent.yaml has 71 words." in ran.stdout, ran.stderr
+    assert re.search(r"agent.yaml has \d+ words", ran.stdout), ran.stderr
     assert one.run(tmp_path, "pytest", "-q", "test_agent.py").returncode == 0
     one.run(tmp_path, "ratchet", "down")
 
 
 EVERY_NAME = "import ratchet; [getattr(ratchet, name) for name in ratchet.__all__]"
-
-
-@contextmanager
-def started(one: Environment, cwd: Path, *words: str, **more: str) -> Iterator[Path]:
-    """A program of the environment meanwhile; the file with what it says."""
-    output = cwd / f"said-by-{words[-1].strip('.')}.txt"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    with output.open("w") as said:
-        process = subprocess.Popen(
-            [one.bin / words[0], *words[1:]], cwd=cwd, env={**kept, **more}, stdin=subprocess.DEVNULL,
-            stdout=said, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    try:
-        yield output
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
