@@ -27,7 +27,7 @@ __all__ = ["ResourceNotOpen", "Resources"]
 CLOSE_SECONDS = 10.0
 """How long a resource may take to be closed; then it is left."""
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("ratchet")
 
 
 class ResourceNotOpen(Exception):
