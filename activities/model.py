@@ -35,6 +35,7 @@ from activities.contracts import (
     Setup,
     ToolSpec,
 )
+from activities.endpoints import provider_of, with_provider
 from activities.heartbeat import heartbeats, pause_after
 from activities.images import Images
 from activities.pricing import cost_of, estimated_usage
@@ -202,6 +203,8 @@ class ModelActivities:
         except TransientError as error:
             return ProviderError("transient", "mcp_server_away", str(error))
         setup, base = self._setup(request, described), self._base(request)
+        # reply, rate limits and telemetry name who was asked
+        setup = setup.model_copy(update={"model": with_provider(setup.model)})
         tail = ""
 
         def extend(piece: str) -> None:
@@ -291,10 +294,10 @@ class ModelActivities:
             except StoreError as error:
                 away, words = isinstance(error, StoreUnavailable), f"an image cannot be read: {error}"
                 raise ProviderError("transient" if away else "fatal", "image_missing", words) from None
-        provider = self.providers.get(model.provider)
+        provider = self.providers.get(name := provider_of(model))
         if provider is None:
             available = ", ".join(sorted(self.providers)) or "none"
-            words = f"this worker has no model provider {model.provider!r}; it has: {available}"
+            words = f"this worker has no model provider {name!r}; it has: {available}"
             raise ProviderError("fatal", "unknown_provider", words)
         use = None if self.limits is None else await self._admitted(self.limits, call, began, show)
         with self._telemetry.asking(call) as asked:

@@ -99,6 +99,10 @@ class FakeOpenAI:
     """The server; `with FakeOpenAI() as server: ... server.base_url ... server.requests`."""
 
     def __init__(self, port: int = 0) -> None:
+        self.models: tuple[str, ...] = MODELS
+        """What the list of models names."""
+        self.list_headers: tuple[str, ...] = ()
+        """Without these headers the list is refused, as Anthropic's is."""
         self.requests: list[RecordedRequest] = []
         self.request_came = threading.Event()
         """Set when a request for a completion has come."""
@@ -127,8 +131,9 @@ class FakeOpenAI:
         self._queue.extend(Answer(one) if isinstance(one, str) else one for one in answers)
 
     def reset(self) -> None:
-        """No requests, nothing queued."""
+        """No requests, nothing queued, the usual models."""
         with self._lock:
+            self.models, self.list_headers = MODELS, ()
             self.requests.clear()
             self._queue.clear()
             self._calls.clear()
@@ -182,9 +187,12 @@ class _Connection(BaseHTTPRequestHandler):
         """Stay silent."""
 
     def do_GET(self) -> None:
-        self.server.fake.answer(self._recorded({}))
-        listed = {"object": "list", "data": [{"id": name, "object": "model"} for name in MODELS]}
-        status = 200 if self.path.endswith("/models") else 404
+        fake = self.server.fake
+        fake.answer(self._recorded({}))
+        listed = {"object": "list", "data": [{"id": name, "object": "model"} for name in fake.models]}
+        status = 200 if self.path.partition("?")[0].endswith("/models") else 404
+        if not all(name in self.headers for name in fake.list_headers):
+            status = 401
         self._send(Answer(status=status, body=json.dumps(listed)))
 
     def do_POST(self) -> None:

@@ -76,7 +76,7 @@ class Shell:
     @property
     def environment(self) -> dict[str, str]:
         """`ratchet` and the tools of this Python on the path; no settings and no server from outside."""
-        ours = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME")
+        ours = ("RATCHET_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "XDG_STATE_HOME")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         path = f"{self.folder / '.bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         state = str(self.folder / ".state")

@@ -69,7 +69,11 @@ class ScriptedReply(Strict):
 class ModelSpec(Strict):
     """The model of one role, as the agent file resolves it."""
 
-    provider: str = Field(default="openai", max_length=100, description="a provider that the worker has")
+    provider: str | None = Field(
+        default=None,
+        max_length=100,
+        description="a provider that the worker has; null: the one whose models have such names",
+    )
     name: str = Field(
         default="gpt-5-mini", min_length=1, max_length=300, description="the provider's model name"
     )

@@ -1,4 +1,5 @@
-"""Models of OpenAI, or of any server that speaks the same protocol: where a call goes, and one call.
+"""Models of OpenAI, or of any server that speaks the same protocol: where a call goes, and one call. Each
+provider of `activities/endpoints.py` is one object of `OpenAIProvider`.
 
 The client library is imported, and its client made, in a thread: a second of CPU on the worker's
 event loop costs heartbeats. The request goes out as bytes, because the library's own way walks through
@@ -11,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -22,6 +25,15 @@ import structlog
 from pydantic import SecretStr
 
 from activities.contracts import REFUSAL, JsonObject, ModelReplied, ModelSpec, NativeCall, Usage
+from activities.endpoints import (
+    BASE_URL,
+    ENDPOINTS,
+    OPENAI,
+    Endpoint,
+    endpoint_at,
+    key_in_environment,
+    no_key,
+)
 from activities.extras import missing_extra
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import ModelCall, ProviderError, out_of_requests, reply_too_large
@@ -49,25 +61,25 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     import httpx2
-    from openai import APIStatusError, AsyncOpenAI, AsyncStream
+    from openai import APIStatusError, AsyncOpenAI, AsyncStream, RequestOptions
 
     Clients = dict[tuple[str, str], AsyncOpenAI]
     """By URL and key."""
 
-__all__ = ["PROVIDER", "OpenAIProvider", "normal_url"]
+__all__ = ["PROVIDERS", "OpenAIProvider", "normal_url"]
 
 Asked = tuple[str, str, str]
 """URL, model and API."""
 Slip = tuple[Asked, str | None]
 """With the quirk that two such replies in a row show."""
-OFFICIAL_URL = "https://api.openai.com/v1"
 PLACEHOLDER = "none-needed"
 """Sent where no key belongs; many servers want to see the header."""
 PLAIN_HEADERS = frozenset(
     ("accept", "accept-encoding", "authorization", "connection", "content-length", "content-type",
      "host", "idempotency-key", "transfer-encoding", "user-agent")
 )  # fmt: skip
-"""All that a server is sent that only a task names: the library adds others from the environment."""
+"""All that others than OpenAI and the server of OPENAI_BASE_URL are sent: the library adds OpenAI's own from
+the environment."""
 MAX_BODY_BYTES = 16 * 2**20
 """Of an answer that comes whole, and of one event of a stream. Parsed, it may take twenty times as much
 memory."""
@@ -84,12 +96,9 @@ log = structlog.get_logger("ratchet")
 class OpenAIProvider:
     """Answers through chat completions, or the Responses API where a model's `api` says so.
 
-    `key` and `base_url` are the worker's own; without a base URL it is OpenAI itself. The key goes to
+    `key` and `base_url` are the worker's own; without a base URL it is the endpoint itself. The key goes to
     that one server. A task may name the servers in `allowed` too; they never see the key.
     """
-
-    name = "openai"
-    description = "OpenAI or any compatible server (Ollama, vLLM, LM Studio)"
 
     def __init__(
         self,
@@ -97,7 +106,14 @@ class OpenAIProvider:
         base_url: str | None = None,
         allowed: Iterable[str] = (),
         max_body_bytes: int = MAX_BODY_BYTES,
+        *,
+        endpoint: Endpoint = OPENAI,
     ) -> None:
+        self.name = endpoint.provider
+        self.description = f"{endpoint.title} at {endpoint.url}"
+        if endpoint is OPENAI:
+            self.description = "OpenAI or any compatible server (Ollama, vLLM, LM Studio)"
+        self._endpoint = endpoint
         self._key, self._base_url, self._allowed = key, base_url, tuple(allowed)
         self._max_body_bytes = max_body_bytes
         self._clients: WeakKeyDictionary[AbstractEventLoop, Clients] = WeakKeyDictionary()
@@ -124,7 +140,7 @@ class OpenAIProvider:
         except ProviderError as error:
             cannot_list = error.type in ("HTTP404", "HTTP405", "HTTP501", "model_not_found")
             return None if cannot_list else error.message
-        if not names or {model.name, f"{model.name}:latest"} & set(names):
+        if not names or any(_is_named(name, model.name) for name in names):
             return None
         return f"{server.shown} has no model {model.name}{_suggestion(model.name, names)}"
 
@@ -137,7 +153,8 @@ class OpenAIProvider:
 
     def _server(self, model: ModelSpec) -> Server:
         """The server for a model. Raises a fatal `ProviderError` if it may not be used."""
-        configured = normal_url(self._base_url, "OPENAI_BASE_URL") if self._base_url else OFFICIAL_URL
+        endpoint = self._endpoint
+        configured = normal_url(self._base_url, BASE_URL) if self._base_url else endpoint.url
         wanted = normal_url(model.base_url, "base_url") if model.base_url else configured
         if wanted != configured:
             if wanted not in (normal_url(url, "RATCHET_BASE_URLS") for url in self._allowed):
@@ -145,23 +162,18 @@ class OpenAIProvider:
                     "fatal",
                     "base_url_not_allowed",
                     f"this worker may not send to {without_secrets(wanted)}: add it to RATCHET_BASE_URLS "
-                    "(a JSON list) or make it OPENAI_BASE_URL where the worker runs",
+                    f"(a JSON list) or make it {BASE_URL} where the worker runs",
                 )
             return Server(wanted, model.name, configured=False, api=model.api)
         key = self._key.get_secret_value().strip() if self._key else ""
-        if not key and configured == OFFICIAL_URL:
-            raise ProviderError(
-                "fatal",
-                "no_key",
-                f"model {model.name} needs a key: set OPENAI_API_KEY, or name your own server with "
-                "--base-url or OPENAI_BASE_URL (Ollama: http://localhost:11434/v1); "
-                "--model scripted needs neither",
-            )
+        owner = endpoint_at(self._base_url) if self._base_url else endpoint
+        if not key and owner is not None:
+            raise ProviderError("fatal", "no_key", no_key(model, owner))
         if not (key.isascii() and key.isprintable() and " " not in key):
-            raise ProviderError(
-                "fatal", "no_key", "OPENAI_API_KEY holds spaces or characters that no key has; set it again"
-            )
-        return Server(wanted, model.name, key, api=model.api)
+            names = (owner or endpoint).key_names
+            words = f"{names} holds spaces or characters that no key has; set it again"
+            raise ProviderError("fatal", "no_key", words)
+        return Server(wanted, model.name, key, owner=owner, api=model.api)
 
     async def _client(self, server: Server) -> AsyncOpenAI:
         """The client of the running event loop for a server."""
@@ -179,10 +191,17 @@ class OpenAIProvider:
         return _suggestion(server.model, names) if names else ""
 
     async def _model_names(self, server: Server) -> list[str]:
+        from openai import Omit
+
         client = await self._client(server)
-        body = await client.get("/models", cast_to=object, options={"timeout": LIST_SECONDS})
+        options: RequestOptions = {"timeout": LIST_SECONDS}
+        if server.owner is not None and server.owner.list_key:
+            own = {server.owner.list_key: server.key, **server.owner.list_headers}
+            options |= {"headers": {**own, "Authorization": Omit()}, "params": server.owner.list_params}
+        body = await client.get("/models", cast_to=object, options=options)
         listed = body.get("data") if isinstance(body, dict) else None
-        return [str(one["id"]) for one in listed or [] if isinstance(one, dict) and "id" in one]
+        names = [str(one["id"]) for one in listed or [] if isinstance(one, dict) and "id" in one]
+        return names if server.owner is None else [name.removeprefix("models/") for name in names]  # Google's
 
     # -- one call ------------------------------------------------------------------------------------
 
@@ -210,7 +229,7 @@ class OpenAIProvider:
                     quirks |= {NATIVE}
                 # only what helped is kept: one complaint that was misread would change all later questions
                 self._quirks[known] = self._quirks.get(known, frozenset()) | (quirks - once)
-                reply = read(reply, asked, call, native=NATIVE in quirks or server.url == OFFICIAL_URL)
+                reply = read(reply, asked, call, native=NATIVE in quirks or server.owner is not None)
                 quirk = unusable(reply, asked, call)
                 once |= self._first_slip((known, way(asked, call)), quirk, reply)
                 if quirk is None or call.requests.is_used_up:
@@ -247,15 +266,19 @@ def _connect(server: Server, max_body_bytes: int) -> AsyncOpenAI:
     except ModuleNotFoundError as error:
         raise ProviderError("fatal", "not_installed", missing_extra("openai")) from error
 
+    owner = server.owner
+    plain = PLAIN_HEADERS | ({owner.list_key, *owner.list_headers} if owner else set())
+
     async def keep_plain_headers(request: httpx2.Request) -> None:
         for name in list(request.headers):
-            if name.lower() not in PLAIN_HEADERS:
+            if name.lower() not in plain:
                 del request.headers[name]
-        request.headers["Authorization"] = f"Bearer {PLACEHOLDER}"
+        if not server.configured:
+            request.headers["Authorization"] = f"Bearer {PLACEHOLDER}"
 
     cost_of(ModelSpec(), Usage(), base_url=server.url)  # loads the price list
     hooks: dict[str, list[Any]] = {
-        "request": [] if server.configured else [keep_plain_headers],
+        "request": [] if server.configured and owner in (None, OPENAI) else [keep_plain_headers],
         "response": [_reading_limit(max_body_bytes, server)],
     }
     return AsyncOpenAI(
@@ -442,20 +465,30 @@ def normal_url(url: str, where: str) -> str:
     return urlunsplit((parts.scheme, f"{user}{at}{host}", parts.path.rstrip("/"), parts.query, ""))
 
 
+def _is_named(listed: str, model: str) -> bool:
+    """The listed model has this name: its own, Ollama's without the tag, Anthropic's without the date."""
+    if listed in (model, f"{model}:latest"):
+        return True
+    return bool(re.fullmatch(re.escape(model.removesuffix("-latest")) + r"-20\d{6}", listed))
+
+
 def _suggestion(model: str, names: list[str]) -> str:
     near = get_close_matches(model, names, n=3, cutoff=0.5)
     listed = ", ".join(near or sorted(names)[:10])
     return f"; it has {len(names)}, {'nearest' if near else 'such as'}: {listed}"
 
 
-def from_environment(settings: Settings) -> OpenAIProvider:
-    """The provider of this worker: key and server from the variables of OpenAI's own tools."""
-    key = os.environ.get("OPENAI_API_KEY", "").strip()
+def from_environment(settings: Settings, endpoint: Endpoint = OPENAI) -> OpenAIProvider:
+    """The provider of this worker: key and server from the variables of the provider's own tools. Where
+    OPENAI_BASE_URL is a server of another one, the key is that one's."""
+    base_url = os.environ.get(BASE_URL, "").strip() if endpoint is OPENAI else ""
+    key = key_in_environment((endpoint_at(base_url) if base_url else None) or endpoint)
     return OpenAIProvider(
         key=SecretStr(key) if key else None,
-        base_url=os.environ.get("OPENAI_BASE_URL", "").strip() or None,
+        base_url=base_url or None,
         allowed=settings.base_urls,
+        endpoint=endpoint,
     )
 
 
-PROVIDER = from_environment
+PROVIDERS = tuple(partial(from_environment, endpoint=one) for one in ENDPOINTS.values())

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import ValidationError
 
+from activities.endpoints import OPENAI, Endpoint
 from activities.provider import ProviderError
 from activities.retry_after import retry_after
 from activities.text import problems_text
@@ -37,11 +38,16 @@ FILTER_CODES = {"content_filter", "content_policy_violation", "ResponsibleAIPoli
 PASSING_CODES = {"server_error", "rate_limit_exceeded", "vector_store_timeout"}
 """The documented codes of a failed response that are worth another try. A prompt that breaks the usage policy
 (`invalid_prompt`) must not be repeated: accounts are warned for it."""
-SET_KEY = "set OPENAI_API_KEY to a key that this server accepts for this model"
 NO_KEY = (
     "no key was sent, because an agent file names this address. To send it, give the address by "
-    "--base-url, or by OPENAI_BASE_URL where the worker runs, and set OPENAI_API_KEY"
+    "--base-url, or by OPENAI_BASE_URL where the worker runs, and set OPENAI_API_KEY; or leave the address "
+    "out, if the model's name says its provider"
 )
+NO_PATH = {
+    "chat": "check the base URL (OPENAI_BASE_URL); it often ends in /v1",
+    "responses": "leave `api` out if this server has no Responses API; else check the base URL "
+    "(OPENAI_BASE_URL), which often ends in /v1",
+}
 
 T = TypeVar("T")
 ErrorClass = Literal["transient", "recoverable", "fatal"]
@@ -73,7 +79,10 @@ def problem_of(body: object, status: int | None = None, headers: Mapping[str, st
         return Problem(status, message=str(inner or ""), headers=headers or {})
     message = inner.get("message") or inner.get("detail") or ""
     code, kind = str(inner.get("code") or ""), str(inner.get("type") or "")
-    wait = RETRY_DELAY.search(str(inner.get("details") or ""))
+    details = str(inner.get("details") or "")
+    if "API_KEY_INVALID" in details:  # Google's, with status 400
+        code = "invalid_api_key"
+    wait = RETRY_DELAY.search(details)
     return Problem(status, code, kind, str(message), headers or {}, float(wait[1]) if wait else None)
 
 
@@ -93,6 +102,8 @@ class Server:
     key: str = field(default="", repr=False)
     configured: bool = True
     """The worker's own server, which is sent its key; not one that only a task names."""
+    owner: Endpoint | None = None
+    """The provider whose server it is; None for a server that is in no table."""
     api: Literal["chat", "responses"] = "chat"
 
     @property
@@ -149,7 +160,7 @@ class Server:
         code = self.redacted(problem.code, limit=60)
         status = f"HTTP{problem.status}" if problem.status else code or "error_in_reply"
         text = f"answered {status}" + (f": {message}" if message else "")
-        known = _named_cause(problem, self.configured)
+        known = _named_cause(problem, self)
         if known is not None:
             error, cause, advice = known
             return self.error(error, cause, f"{text}; {advice}")
@@ -222,17 +233,20 @@ def _connection_error(cause: BaseException, server: Server) -> ProviderError:
     return server.error("transient", "connection_lost", f"the connection broke before the end: {words}")
 
 
-def _named_cause(problem: Problem, configured: bool) -> tuple[ErrorClass, str, str] | None:
+def _named_cause(problem: Problem, server: Server) -> tuple[ErrorClass, str, str] | None:
     """Class, cause and advice of the failures that have a name."""
     status, names = problem.status, set(problem.names)
     if names & QUOTA:
         return "fatal", "insufficient_quota", "add credit to the key's account or use another key"
     if status in (401, 403) or "invalid_api_key" in names:
-        return "fatal", "HTTP403" if status == 403 else "HTTP401", SET_KEY if configured else NO_KEY
+        variables = (server.owner or OPENAI).key_names
+        set_key = f"set {variables} to a key that this server accepts for this model"
+        advice = set_key if server.configured else NO_KEY
+        return "fatal", "HTTP403" if status == 403 else "HTTP401", advice
     if "model_not_found" in names or (status == 404 and "model" in problem.message.lower()):
         return "fatal", "model_not_found", "name a model that the server has"
     if status == 404:
-        return "fatal", "HTTP404", "check the base URL (OPENAI_BASE_URL); it often ends in /v1"
+        return "fatal", "HTTP404", NO_PATH[server.api]
     if "invalid_prompt" in names:
         advice = "the server says that the question breaks its usage policy; change goal or instructions"
         return "fatal", "invalid_prompt", advice

@@ -99,8 +99,9 @@ def _usage(value: object) -> Usage | None:
     of_input = value.get("prompt_tokens_details", value.get("input_tokens_details"))
     of_output = value.get("completion_tokens_details", value.get("output_tokens_details"))
     cached = _count(of_input.get("cached_tokens")) if isinstance(of_input, dict) else None
+    cached = cached or _count(value.get("prompt_cache_hit_tokens"))  # DeepSeek's
     reasoned = _count(of_output.get("reasoning_tokens")) if isinstance(of_output, dict) else None
-    total = _count(value.get("total_tokens")) or 0  # Google counts reasoning nowhere else
+    total = _count(value.get("total_tokens")) or 0  # Google and xAI count reasoning nowhere else
     return Usage(
         input_tokens=used,
         output_tokens=max(made, total - used),

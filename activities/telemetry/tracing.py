@@ -29,7 +29,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from temporalio import activity
 
-from activities.contracts import JsonObject, Message, ModelReplied
+from activities.contracts import JsonObject, Message, ModelReplied, ModelSpec
+from activities.endpoints import provider_of
 from activities.provider import ModelCall
 from activities.telemetry.attempts import CLOSED, OPENED, Archived, Attempt, Redact, ToolAttempt
 
@@ -129,7 +130,7 @@ class Tracing:
         common = {"gen_ai.conversation.id": new.workflow_id, "ratchet.run.id": new.run_id}
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.provider.name": model["provider"],
+            "gen_ai.provider.name": provider_of(ModelSpec.model_validate(model)),
             "gen_ai.request.model": model["name"],
             "gen_ai.agent.name": result["agent"],
             "gen_ai.usage.input_tokens": int(counters.get("input_tokens", 0)),

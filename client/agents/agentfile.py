@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from activities.agentfiles import agent_keys, is_agent
 from activities.contracts import ModelSpec
+from activities.endpoints import ENDPOINTS
 from client.agents.outputs import named_output
 from client.agents.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
 from client.errors import UsageError
@@ -221,7 +222,8 @@ class Choice:
 
     def _set_models(self, draft: Draft) -> None:
         """Another name and server for every role, with the same settings. `scripted` keeps the scripts of an
-        agent file; any other name keeps nothing of a script, and a server leaves scripts as they are."""
+        agent file; any other name keeps nothing of a script, and a server leaves scripts as they are. Which
+        of the providers of `ENDPOINTS` is asked, name and server say anew."""
         models = _models(draft.values.get("models"))
         known = models if isinstance(models, dict) else {}
         for role in dict.fromkeys(("default", *known)):
@@ -230,9 +232,13 @@ class Choice:
             is_script = before.get("provider") == SCRIPTED
             if self.model is not None and not (is_script and self.model == SCRIPTED):
                 kept = {} if is_script or self.model == SCRIPTED else before
+                if kept.get("provider") in ENDPOINTS:
+                    kept = {**kept, "provider": None}
                 draft.set(("models", role), {**kept, **_model(self.model)}, f"--model {self.model}")
                 is_script = self.model == SCRIPTED
             if self.base_url is not None and not (is_script and known):
+                if before.get("provider") in ENDPOINTS:
+                    draft.set(("models", role, "provider"), None, f"--base-url {self.base_url}")
                 draft.set(("models", role, "base_url"), self.base_url, f"--base-url {self.base_url}")
 
     def finish(self) -> tuple[AgentFile, Draft]:

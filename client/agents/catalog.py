@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import BaseModel, ValidationError
 
 from activities.contracts import JsonObject, ModelSpec, ScriptedReply, ToolSpec
+from activities.endpoints import ENDPOINTS, endpoint_at, missing_key, provider_of, url_of
 from activities.extensions import ExtensionError, declared, load_modules
 from activities.extras import missing_extra
 from activities.settings import Settings
@@ -153,8 +153,8 @@ class Catalog:
         misspelt = any(self.tool_problem(name) for name in agent.tools)
         callable_ = [*agent.tools, *(tool.name for tool in self.tools if misspelt)]
         for role, spec in agent.models.items():
-            if spec.provider not in self.providers:
-                what = f"there is no provider `{spec.provider}`; {nearest(spec.provider, self.providers)}"
+            if (provider := provider_of(spec)) not in self.providers:
+                what = f"there is no provider `{provider}`; {nearest(provider, self.providers)}"
                 yield ("models", role, "provider"), what
             elif spec.provider == SCRIPTED and not scripted:
                 yield ("models", role), _no_script(agent.machine)
@@ -287,41 +287,31 @@ def _tools_of(module: str) -> list[Any]:
 
 
 def check_key(models: Iterable[ModelSpec]) -> None:
-    """Raise a UsageError when a model of provider `openai` has neither key nor server, or no library."""
-    asked = [spec for spec in models if spec.provider == "openai"]
-    if asked and find_spec("openai") is None:
+    """Raise a UsageError when a model needs a key that is not set, or a library that is missing."""
+    asked = list(models)
+    if any(provider_of(spec) in ENDPOINTS for spec in asked) and find_spec("openai") is None:
         raise UsageError(missing_extra("openai"))
-    if os.environ.get("OPENAI_API_KEY", "").strip() or os.environ.get("OPENAI_BASE_URL", "").strip():
-        return
     for spec in asked:
-        if spec.base_url is None:
-            default = ", the default," if spec == ModelSpec() else ""
-            raise UsageError(
-                f"the model {spec.name}{default} is asked at OpenAI, since nothing names another server: set "
-                "OPENAI_API_KEY. For a model elsewhere (Anthropic, Ollama, vLLM, LM Studio) name its "
-                "OpenAI-compatible server with --base-url or OPENAI_BASE_URL, such as --base-url "
-                "http://localhost:11434/v1 --model llama3.2; a key that it needs goes into OPENAI_API_KEY. "
-                "`--model scripted` needs neither, but is not a language model"
-            )
+        if problem := missing_key(spec):
+            raise UsageError(problem)
 
 
 async def check_servers(models: Mapping[str, ModelSpec]) -> None:
-    """Raise a UsageError when no server answers for a model of provider `openai`, nor for its fallbacks: the
+    """Raise a UsageError when no server answers for a model that is asked by HTTP, nor for its fallbacks: the
     run would try for a minute."""
-    configured = os.environ.get("OPENAI_BASE_URL", "").strip()
-    asked = {role: spec.base_url or configured for role, spec in models.items() if spec.provider == "openai"}
+    asked = {role: url for role, spec in models.items() if (url := url_of(spec))}
     if not asked:
         return  # without the time that an HTTP client takes to be made
     import httpx2
 
     from activities.provider import ProviderError
-    from activities.providers.openai import OFFICIAL_URL, normal_url
+    from activities.providers.openai import normal_url
 
     silent: dict[str, str] = {}
 
     async def ask(url: str) -> None:
         try:
-            await client.get(normal_url(url or OFFICIAL_URL, "the model server's address"))
+            await client.get(normal_url(url, "the model server's address"))
         except ProviderError as error:
             raise UsageError(str(error)) from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
@@ -335,9 +325,9 @@ async def check_servers(models: Mapping[str, ModelSpec]) -> None:
     for role in down:
         firsts = {name for name, spec in models.items() if role in spec.fallback}
         if {role, *models[role].fallback, *firsts} <= set(down):
-            place = urlsplit(asked[role] or OFFICIAL_URL)
+            place = urlsplit(asked[role])
             shown = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2], query=""))
-            start = "" if place.hostname == urlsplit(OFFICIAL_URL).hostname else "start it, or "
+            start = "" if endpoint_at(asked[role]) else "start it, or "
             raise UsageError(
                 f"the model server {shown} of {models[role].name} does not answer ({silent[asked[role]]}), "
                 f"so nothing was started; {start}check the network (HTTPS_PROXY, if there is a proxy), or "

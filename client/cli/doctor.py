@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from activities.endpoints import provider_of
 from client.agents.agentfile import AgentFile, Choice
 from client.agents.catalog import Catalog, check_key
 from client.agents.yaml import dotted
@@ -45,8 +46,9 @@ class Check:
 NO_KEY = Check(
     "model",
     True,
-    "OPENAI_API_KEY is not set; only language models of OpenAI need it, not a server of OPENAI_BASE_URL or "
-    "--base-url (Ollama, vLLM, LM Studio), nor agents with a script",
+    "OPENAI_API_KEY is not set; only language models of OpenAI need it, not those of Anthropic "
+    "(ANTHROPIC_API_KEY) or Google (GEMINI_API_KEY), nor those of a server of OPENAI_BASE_URL or --base-url "
+    "(Ollama, vLLM, LM Studio), nor agents with a script",
 )
 """For the plain agent without a key: nobody has said that its model is needed."""
 
@@ -207,11 +209,11 @@ async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bo
         except RatchetError as error:
             yield Check(name, False, str(error)) if needed else NO_KEY
             continue
-        provider = providers.get(spec.provider)
+        provider = providers.get(provider_of(spec))
         if provider is None:
             known = ", ".join(providers)
-            yield Check(name, False, f"there is no provider {spec.provider}; there are: {known}")
+            yield Check(name, False, f"there is no provider {provider_of(spec)}; there are: {known}")
             continue
         problem = await problem_with(provider, spec)
-        yield Check(name, problem is None, problem or f"provider {spec.provider} is ready")
+        yield Check(name, problem is None, problem or f"provider {provider.name} is ready")
     await close_providers(providers.values())

@@ -196,7 +196,9 @@ class AgentOptions:
 
     agent: AgentName = None
     machine: Annotated[str | None, typer.Option("--machine", help="Machine, such as react.")] = None
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model name, or `scripted`.")] = None
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Model, such as claude-sonnet-4-5, or `scripted`.")
+    ] = None
     base_url: BaseUrl = None
     tool: Annotated[list[str] | None, typer.Option("--tool", "-t", help="One more tool; repeatable.")] = None
     sets: Annotated[

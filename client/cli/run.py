@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Never
 import typer
 
 from activities.contracts import MaterialRef
+from activities.endpoints import with_provider
 from client.agents.agentfile import SCRIPTED, Choice
 from client.agents.catalog import Catalog, check_key, check_servers
 from client.cli import render
@@ -55,7 +56,7 @@ from workflows.people import Request
 
 if TYPE_CHECKING:
     from activities.settings import Settings
-    from client.agents.agentfile import AgentFile, Choice
+    from client.agents.agentfile import AgentFile, Choice, Draft
     from client.runs.listing import RunLine
     from client.sdk.agent import AgentClient
     from workflows.api import AgentTask
@@ -231,12 +232,10 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
     own = starting.worker or common.remote() is None
     if own:
         _use_base_url(choice)
-        catalog = Catalog.load(settings)
-        catalog.check(agent, draft)
-        for warning in (*catalog.warnings(agent), *_unbounded(catalog, agent)):
-            render.note(f"warning: {plain(warning)}")
-        check_key(agent.models.values())
-        await check_servers(agent.models)
+        await _check_here(agent, draft, settings)
+        # who continues the run may have another OPENAI_BASE_URL
+        models = {role: with_provider(spec) for role, spec in task.models.items()}
+        task = task.model_copy(update={"models": models})
     if which.material is not None:
         _check_takes_material(task)
         if not which.material.is_file():
@@ -379,6 +378,16 @@ async def remember_for_workers(
             f"nothing was started. {OTHER_WORKERS} A worker that was killed counts for 90 seconds more."
         )
     remember(settings.data_dir, allowed)
+
+
+async def _check_here(agent: AgentFile, draft: Draft, settings: Settings) -> None:
+    """Refuse what a worker of this process could not run. Raises UsageError."""
+    catalog = Catalog.load(settings)
+    catalog.check(agent, draft)
+    for warning in (*catalog.warnings(agent), *_unbounded(catalog, agent)):
+        render.note(f"warning: {plain(warning)}")
+    check_key(agent.models.values())
+    await check_servers(agent.models)
 
 
 def _check_takes_material(task: AgentTask) -> None:

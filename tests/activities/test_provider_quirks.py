@@ -250,7 +250,12 @@ async def test_calls_of_odd_streams_are_understood(
      Usage(input_tokens=9, output_tokens=22, reasoning_tokens=20)),
     ({"prompt_tokens": 9, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 3}},
      Usage(input_tokens=9, output_tokens=5, reasoning_tokens=3)),
-], ids=["zeros", "reasoning in the total alone", "reasoning"])  # fmt: skip
+    ({"prompt_tokens": 9, "completion_tokens": 5, "prompt_tokens_details": None,
+      "completion_tokens_details": {}}, Usage(input_tokens=9, output_tokens=5)),
+    ({"prompt_tokens": 9, "completion_tokens": 5, "prompt_cache_hit_tokens": 8,
+      "prompt_cache_miss_tokens": 1}, Usage(input_tokens=9, output_tokens=5, cached_tokens=8)),
+], ids=["zeros", "reasoning in the total alone", "reasoning", "empty details",
+        "cached at DeepSeek"])  # fmt: skip
 async def test_tokens_are_counted_where_servers_put_them(
     provider: OpenAIProvider, server: FakeOpenAI, usage: dict[str, Any], counted: Usage
 ) -> None:

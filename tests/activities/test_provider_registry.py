@@ -41,7 +41,7 @@ def settings(folder: Path, **sources: str) -> Settings:
 async def test_folder_and_modules_are_the_registry(tmp_path: Path, constant: str) -> None:
     mine = ECHO.replace("PROVIDER = Echo", constant)
     providers = load_providers(settings(tmp_path, other="TOOL = None", mine=mine))
-    assert set(providers) == {"openai", "scripted", "echo"}
+    assert set(providers) == {"openai", "anthropic", "google", "scripted", "echo"}
     assert all(one.description for one in providers.values())
     assert (await ask(providers["echo"], setup("any"))).text == "one two three"
     assert await problem_with(providers["echo"], ModelSpec()) is None

@@ -19,7 +19,10 @@ from workflows.api import TASK_QUEUE
 ROOT = Path(__file__).resolve().parents[2]
 settings, temporal, working = server.settings, server.temporal, server.working
 """Fixtures: one real server and one worker for this folder, too."""
-FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME", "PYTHONUNBUFFERED")
+FOREIGN = (
+    "RATCHET_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "XDG_STATE_HOME",
+    "PYTHONUNBUFFERED",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -220,6 +220,18 @@ def test_bare_model_names_may_be_changed(tmp_path: Path, models: str) -> None:
     assert agent.models["default"] == ModelSpec(name="gpt", base_url="http://localhost:1/v1")
 
 
+def test_provider_of_a_file_does_not_outlive_its_model_or_server(tmp_path: Path) -> None:
+    path, url = tmp_path / "a.yaml", "http://localhost:1/v1"
+    path.write_text("models: {default: {provider: openai, name: gpt, seed: 7}, judge: {provider: mine}}\n")
+    claude = Choice(agent=str(path), model="claude-x").finish()[0].models
+    assert claude["default"] == ModelSpec(name="claude-x", seed=7)
+    assert claude["judge"] == ModelSpec(provider="mine", name="claude-x")
+    path.write_text("models: {default: {provider: anthropic, name: claude-x}}\n")
+    assert Choice(agent=str(path)).finish()[0].models["default"].provider == "anthropic"
+    served = Choice(agent=str(path), base_url=url).finish()[0].models
+    assert served["default"] == ModelSpec(name="claude-x", base_url=url)
+
+
 def test_scripted_model_keeps_the_script_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("models: {default: {provider: scripted, script: [{reply: hi}]}}\n")

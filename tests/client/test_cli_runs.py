@@ -18,6 +18,7 @@ from activities.store.blobs import BlobStore
 from client.server.embedded import EmbeddedServer, running_server
 from client.server.workerconfig import Allowed, memory_file, remember
 from tests.client.commandline import Cli, agent_file, until
+from tests.fake_openai import FakeOpenAI
 from tests.server.conftest import TOOLS
 
 QUESTION = "Which service fails most, and since when?"
@@ -39,6 +40,15 @@ def done(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> str:
     found = cli("run", "--agent", agent, "--id", "done-1", "go")
     assert found.code == 0, found.err
     return "done-1"
+
+
+def test_provider_of_a_run_is_that_of_its_start(cli: Cli) -> None:
+    """A worker that continues it may have another OPENAI_BASE_URL."""
+    with FakeOpenAI() as server:
+        words = ("--machine", "tools", "--model", "claude-x", "--id", "by-name", "go")
+        found = cli("run", *words, OPENAI_BASE_URL=server.base_url)
+    assert found.code == 0, found.err
+    assert "provider: openai\n" in cli("export", "by-name").out
 
 
 def test_finished_run_is_listed_shown_and_read(cli: Cli, done: str) -> None:
@@ -283,7 +293,8 @@ def test_fork_refuses_what_it_cannot_change(cli: Cli, done: str, words: list[str
         pytest.param(["status"], 2, "did you mean 'show'?", id="command of other tools"),
         pytest.param(["help"], 2, "did you mean '--help'?", id="help"),
         pytest.param(["costs", "--by", "week"], 2, "'--by': 'week' is not one of", id="no such word"),
-        pytest.param(["run", "x", "--model", "claude-x"], 2, "(Anthropic, Ollama, ", id="no key elsewhere"),
+        pytest.param(["run", "x", "--model", "claude-x"], 2, "set ANTHROPIC_API_KEY", id="no key for Claude"),
+        pytest.param(["run", "x", "--model", "gemini-x"], 2, "set GEMINI_API_KEY", id="no key for Gemini"),
         pytest.param(["diagram", "recat"], 2, "react", id="diagram of no machine"),
         pytest.param(["machines", "mine"], 2, "of your own, name the agent file", id="own machine"),
         pytest.param(["machines", "react", "--version", "9"], 2, "react (version 1)\n", id="no version"),
@@ -329,11 +340,16 @@ def test_catalog_is_shown(tmp_path: Path, words: list[str], part: str) -> None:
         assert found.json if words[1:] else found.lines
 
 
-def test_doctor_says_what_to_do(cli: Cli) -> None:
+def test_doctor_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
     well = cli("doctor", "--agent", "log_detective", "--json")
     assert (well.code, {check["name"] for check in well.lines if not check["ok"]}) == (0, set()), well.out
     labels = next(check["text"] for check in well.lines if check["name"] == "labels")
     assert "search_files brings untrusted and private, sends nowhere" in labels
+    claude = tmp_path / "claude.yaml"
+    claude.write_text("models: claude-sonnet-4-5\n")
+    keyless = cli("doctor", "--agent", str(claude), "--json")
+    bad = {check["name"]: check["text"] for check in keyless.lines if not check["ok"]}
+    assert "set ANTHROPIC_API_KEY" in bad["model claude-sonnet-4-5"]
     ill = cli("doctor", "--agent", "ollama", "--json", "--address", "127.0.0.1:1")
     bad = {check["name"]: check["text"] for check in ill.lines if not check["ok"]}
     assert (ill.code, "127.0.0.1:1" in bad["server"]) == (1, True)
