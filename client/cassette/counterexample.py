@@ -71,6 +71,11 @@ MORE = 2
 """Questions beyond the way that are answered."""
 PLAYS = 1000
 """Runs that are played to judge one file."""
+NEVER_FAILS: dict[type[Effect[Any]], str] = {
+    AskPerson: "a person's request that fails: in the engine one is decided or expires",
+    CallTools: "calls of tools that fail together: in the engine each of them has a result",
+}
+"""Effects that the kernel lets fail and no host does."""
 AT_THE_END = {ENDS, "declared exits"}
 """What is built in and is only broken once nothing else can be."""
 BY_PEOPLE = {"rejected", "expired"}
@@ -143,8 +148,9 @@ def _unlike(violation: Violation, played: _Play) -> str:
     size, problem = len(violation.turns), f" ({played.problem})" if played.problem else ""
     alike = [one for one in played.broken if one.name == violation.name]
     fails = [turn for turn in violation.turns if isinstance(turn.answer, EffectFailed)]
-    if not alike and any(isinstance(turn.effect, AskPerson) for turn in fails):
-        return "the way has a person's request that fails: in the engine one is decided or expires"
+    never = next((NEVER_FAILS[type(turn.effect)] for turn in fails if type(turn.effect) in NEVER_FAILS), "")
+    if not alike and never:
+        return f"the way has {never}"
     if not alike:
         return f"the engine took another way after {played.number} of {size} answers{problem}"
     if violation.rounds:

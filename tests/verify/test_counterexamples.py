@@ -28,13 +28,14 @@ from ratchet import (
     Machine,
     Message,
     Run,
+    RunMachine,
     ToolCall,
     Visit,
     VisitEnd,
     do,
     state,
 )
-from ratchet.verify import MachineReport, Property, Scenario, at_most, calls, verify
+from ratchet.verify import MachineReport, Property, Scenario, at_most, calls, event, last, verify
 from workflows.verify.runs.domain import open_tool
 
 DESK = Path(__file__).with_name("desk.py")
@@ -236,6 +237,45 @@ def test_another_exception_confirms_nothing() -> None:
     other = replace(one.violation, detail="KeyError: 'x'", place="elsewhere.py:1")
     with pytest.raises(NotConfirmed, match="another one: RuntimeError: not finished yet"):
         asyncio.run(confirmed(raises, Scenario(), other, [open_tool("pay")]))
+
+
+# -- what the engine does not let happen --------------------
+
+
+@state(S.SURE, asks={RunMachine})
+def inside(c: Memory, run: Run) -> Visit:
+    yield from do(RunMachine(machine="staged", goal="look"))
+    return {}, Yes()
+
+
+AFTER = last("nothing is asked behind this", event(Failed, Yes))
+
+
+@pytest.mark.parametrize(
+    ("states", "table", "why"),
+    [
+        (
+            [pay, read],
+            {S.PAY: {Yes: S.DONE, Again: S.DONE, Failed: S.READ}, S.READ: {Yes: S.DONE, No: S.DONE}},
+            "calls of tools that fail together: in the engine each of them has a result",
+        ),
+        (
+            [ask, read],
+            {S.ASK: {Yes: S.DONE, No: S.DONE, Failed: S.READ}, S.READ: {Yes: S.DONE, No: S.DONE}},
+            "a person's request that fails: in the engine one is decided or expires",
+        ),
+        (
+            [inside, read],
+            {S.SURE: {Yes: S.READ}, S.READ: {Yes: S.DONE, No: S.DONE}},
+            "an inner run asks something, and the way only says how it ends",
+        ),
+    ],
+    ids=["calls", "a request", "an inner run"],
+)
+def test_way_that_no_host_goes_is_named(states: list[Any], table: Any, why: str) -> None:
+    (one,) = verify(machine(states, table, AFTER)).counterexamples
+    assert one.cassette is None
+    assert why in one.unconfirmed
 
 
 # -- the machine's file --------------------

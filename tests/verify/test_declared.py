@@ -464,7 +464,20 @@ def by_change(c: Memory, run: Run) -> VisitEnd:
     return patch, Stopped()
 
 
+@state(S.B, writes={"end"})
+def by_class(c: Memory, run: Run) -> VisitEnd:
+    """An exploration shows another class."""
+    return {"end": "" if type(c) is Memory else "far"}, Stopped()
+
+
+@state(S.B, writes={"end"})
+def by_slot(c: Memory, run: Run) -> VisitEnd:
+    """An exploration does not see this read."""
+    return {"end": str(object.__getattribute__(c, "x"))}, Stopped()
+
+
 DECIDES = "returns an event that data decides"
+HANDS_ON = "state b hands the context on, and which fields are read there cannot be seen"
 
 
 @pytest.mark.parametrize(
@@ -472,10 +485,12 @@ DECIDES = "returns an event that data decides"
     [
         pytest.param(
             by_name,
-            ["state b hands the context on, and which fields are read there cannot be seen"],
+            [HANDS_ON],
             'return {"end": str(getattr(c, run.input.goal))}, Stopped()',
             id="a field by its name",
         ),
+        pytest.param(by_class, [HANDS_ON], 'return {"end": "" if type(c) is Memory else "far"}, Stopped()'),
+        pytest.param(by_slot, [HANDS_ON], 'return {"end": str(object.__getattribute__(c, "x"))}, Stopped()'),
         pytest.param(
             by_table,
             [f"state b {DECIDES}", "state b writes fields that data decides"],
@@ -496,7 +511,7 @@ DECIDES = "returns an event that data decides"
             by_effect,
             [
                 "state b asks for an effect that data decides",
-                "state b hands the context on, and which fields are read there cannot be seen",
+                HANDS_ON,
             ],
             "yield run.prepared(c)",
             id="an effect",

@@ -39,7 +39,7 @@ from workflows.kernel.properties import (
     never,
 )
 from workflows.kernel.properties import calls as calls_of
-from workflows.verify.runs.domain import Domain
+from workflows.verify.runs.domain import WITHOUT, Domain
 from workflows.verify.runs.explore import Explored, explore
 from workflows.verify.runs.moments import PropertyBug
 
@@ -139,6 +139,15 @@ def test_counterexample_is_a_shortest_one() -> None:
 def test_what_is_only_appended_does_not_tell_runs_apart() -> None:
     assert explored(small()).states == 3
     assert explored(small(), merge=False).states == 3
+
+
+def test_closed_run_does_not_tell_logs_apart() -> None:
+    """A model that refuses ends the run as `model_refused`, whatever `result` says and has read."""
+    scenario = Scenario(replies=("no", "nay"), without=WITHOUT - {"refuses"})
+    logged = small(result=lambda c, run: Exit(reason="over", ok=True, outcome={"log": list(c.log)}))
+    found = explore(program_of(logged), Domain(scenario, {}), seconds=ENDLESS, clock=lambda: 0.0)
+    assert found.ends["model_refused"]
+    assert found.states == 3
 
 
 def test_field_that_only_a_property_reads_tells_runs_apart() -> None:

@@ -242,8 +242,11 @@ def _made(reading: Reading, kind: type, args: Args, *, guess: bool) -> Value:
 
 
 def _type(reading: Reading, args: Args) -> Value:
+    """`type(x)`. Who asks it of the context may tell the stand-in of an exploration from it."""
     found = NEVER
     for atom in args.all:
+        if isinstance(atom, Context):
+            reading.handed_on(frozenset({atom}))
         kind = atom.kind if isinstance(atom, Made) else type(atom.it) if isinstance(atom, Is) else None
         found |= ANY if kind is None else {Is(kind, atom.guess)}
     return found

@@ -390,16 +390,19 @@ class _Exploration:
                     self.dirty |= self.needs.add(state, fact)
 
     def _end_depends(self, after: Suspension, unread: set[str]) -> bool:
-        """The exit would be another one if these fields were as they were in the beginning."""
+        """`result` would say something else if these fields were as they were in the beginning. That is no
+        matter of the exit: a run that was closed in the middle ends otherwise than `result` says."""
         context, first = after.snapshot.context, self.first
         bare = context.model_copy(update={name: getattr(first, name) for name in unread})
-        run = replace(after, program=self.plain, snapshot=replace(after.snapshot, context=bare))
         try:
-            other: Exit = self.machine.result(bare, Transition.of(run, NOW).run_view())
+            return _gist(self._result(after, bare)) != _gist(self._result(after, context))
         except Exception:  # noqa: BLE001  # then it depends on them
             return True
-        assert after.exit is not None
-        return _gist(other) != _gist(after.exit)
+
+    def _result(self, after: Suspension, context: Context) -> Exit:
+        """What `result` says where this run has ended, if the context is this one."""
+        run = replace(after, program=self.plain, snapshot=replace(after.snapshot, context=context))
+        return self.machine.result(context, Transition.of(run, NOW).run_view())
 
     def _watched_until_raised(self, node: _Node, turn: Turn) -> None:
         """Let the properties see what came before the run broke: the answer, and the rows that were taken."""
