@@ -135,7 +135,7 @@ class FakeActivities:
     def __init__(self, world: FakeWorld) -> None:
         self.world = world
 
-    def _answer(self, key: str = "") -> Any:
+    async def _answer(self, key: str = "") -> Any:
         info = activity.info()
         root = str(info.workflow_id).split("/")[0]
         # a question behind a tool call is asked in the call's activity; its key has its own id and digest
@@ -159,16 +159,16 @@ class FakeActivities:
 
     @activity.defn
     async def ask_model(self, request: ModelInput) -> ModelReplied:
-        answer = self._answer(request.key)
+        answer = await self._answer(request.key)
         return answer.model_copy(update={"tools": self._specs(request.describe)})  # type: ignore[no-any-return]
 
     @activity.defn
     async def call_tool(self, request: ToolInput) -> ToolResult:
-        return await with_early_reply(request.key, self._answer(), self.ask_model)
+        return await with_early_reply(request.key, await self._answer(), self.ask_model)
 
     @activity.defn
     async def reconcile_tool(self, request: ReconcileInput) -> Reconciled:
-        return self._answer()  # type: ignore[no-any-return]
+        return await self._answer()  # type: ignore[no-any-return]
 
     @activity.defn
     async def block_call(self, request: ToolInput) -> CallBlocked:
@@ -176,15 +176,15 @@ class FakeActivities:
 
     @activity.defn
     async def compensate_tool(self, request: CompensateInput) -> Compensated:
-        return self._answer()  # type: ignore[no-any-return]
+        return await self._answer()  # type: ignore[no-any-return]
 
     @activity.defn
     async def run_code(self, effect: RunCode) -> CodeStepped:
-        return self._answer()  # type: ignore[no-any-return]
+        return await self._answer()  # type: ignore[no-any-return]
 
     @activity.defn
     async def read_artifacts(self, effect: ReadArtifacts) -> ArtifactsRead:
-        return self._answer()  # type: ignore[no-any-return]
+        return await self._answer()  # type: ignore[no-any-return]
 
     @activity.defn
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
@@ -214,11 +214,12 @@ def activities_of(fakes: FakeActivities) -> Iterable[Any]:
 
 @asynccontextmanager
 async def fake_worker(
-    client: Client, queue: str, world: FakeWorld, kind: type[FakeActivities] = FakeActivities
+    client: Client, queue: str, world: FakeWorld, kind: type[FakeActivities] = FakeActivities, *passed: str
 ) -> AsyncIterator[None]:
-    """A worker on this queue that knows the workflow and the fakes only."""
+    """A worker on this queue that knows the workflow and the fakes only. `passed`: modules that the sandbox
+    does not import again, beside our own."""
     plain = Client(client.service_client, namespace=client.namespace, data_converter=client.data_converter)
-    restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
+    restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH, *passed)
     worker = Worker(
         plain,
         task_queue=queue,

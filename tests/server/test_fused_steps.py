@@ -134,7 +134,7 @@ class Disagreeing(FakeActivities):
 
     @activity.defn
     async def call_tool(self, request: ToolInput) -> ToolResult:
-        answer: ToolResult = self._answer()
+        answer: ToolResult = await self._answer()
         other = answer.model_copy(update={"output": f"not {answer.output}"})
         early = (await with_early_reply(request.key, other, self.ask_model)).early
         self.world.replies += [early] if early else []

@@ -1,13 +1,19 @@
-"""Machines with one mistake each, and who finds it: the check when a machine is made, the built-in
-properties, or what its author says of every run. `python -m tests.verify.mutants react` prints the table."""
+"""Machines with one mistake each, and who finds it: the check when a machine is made, what is read off the
+source, the built-in properties, or what its author says of every run.
+
+`python -m tests.verify.mutants FILE [MACHINE ...]` tries them all and prints the table. FILE gets a line for
+each mistake at once; those that it has are not tried again.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from activities.extensions import load_modules
@@ -16,22 +22,25 @@ from workflows.kernel.errors import DefinitionError
 from workflows.kernel.machine import Extensions, Machine, RunInput, state_name
 from workflows.kernel.properties import Scenario
 from workflows.kernel.snapshot import Program
+from workflows.verify.code.declared import findings
 from workflows.verify.runs.domain import Domain
 from workflows.verify.runs.explore import Explored, explore
 
 LARGE = frozenset({"2 rounds"})
 """Scenarios that take too long for each mistake."""
 RIGHTS = ("reads", "writes", "asks", "tools")
+SECONDS = 15.0
+"""Of the processor, for one mistake in one scenario."""
 (DESK,) = load_modules(["./examples/machines/refund_desk.py"])
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A machine, and the scenarios in which it is explored, the smallest first."""
+    """A machine, and the scenarios in which it is explored."""
 
     name: str
     machine: Machine
-    scenarios: tuple[Scenario, ...]
+    scenarios: Sequence[Scenario]
 
 
 def subjects() -> dict[str, Subject]:
@@ -60,7 +69,7 @@ class Mutant:
 
 
 def mutants(machine: Machine) -> Iterator[Mutant]:
-    """Each row led elsewhere, each row, right and invariant left out."""
+    """Each row led elsewhere; each row, right, counter and invariant left out."""
     yield from _rows(machine)
     for one in machine.states:
         name = state_name(one.name)
@@ -72,6 +81,8 @@ def mutants(machine: Machine) -> Iterator[Mutant]:
                 )
         if one.counts:
             yield Mutant("counter", f"{name} without counts", (name, "counts"), _state(name, counts=""))
+        if one.holds is not None:
+            yield Mutant("invariant", f"{name} holds nothing", (name, "holds"), _state(name, holds=None))
 
 
 def _rows(machine: Machine) -> Iterator[Mutant]:
@@ -118,28 +129,74 @@ def _changed(machine: Machine, name: str, changes: dict[str, Any]) -> Machine:
     return replace(machine, states=states)
 
 
-def _bare(make: Callable[[Machine], Machine]) -> Callable[[Machine], Machine]:
-    """The same mistake in a machine whose states hold nothing."""
-
-    def bare(machine: Machine) -> Machine:
-        made = make(machine)
-        return replace(made, states=[replace(one, holds=None) for one in made.states])
-
-    return bare
-
-
 # -- who finds it --------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one mistake."""
+
+    machine: str
+    kind: str
+    text: str
+    who: str
+    """`refused`, `source`, `built-in`, `author`, or `nobody`."""
+    how: str = ""
+    """The rule or the property that it breaks; of `nobody`: `untaken`, `unused` or `kept`, where no run of
+    the scenarios can differ, `cut`, or empty."""
+
+
+def found(
+    subject: Subject, seconds: float = SECONDS, known: frozenset[tuple[str, str]] = frozenset()
+) -> Iterator[Found]:
+    """What becomes of each mistake, but for those known by kind and text; where an invariant finds one, of
+    the same mistake without the invariant, too."""
+    right = list(explored(subject, lambda machine: machine, 4 * seconds))
+    taken = {(state, event) for one in right for state, event, _ in one.arrows}
+    sizes = {one.name: found.answers for one, found in zip(subject.scenarios, right, strict=True)}
+    subject = replace(subject, scenarios=sorted(subject.scenarios, key=lambda one: sizes[one.name]))
+    unused = {(one.state, one.text) for one in findings(subject.machine) if one.certainty == "note"}
+    for one in mutants(subject.machine):
+        if (one.kind, one.text) in known:
+            continue
+        who, how = finder(subject, one.make, seconds, _why_alike(one, taken, unused))
+        if broken := re.search(r"the invariant of (\S+) does not hold", how):
+            state = broken.group(1)
+            pair = f"{one.text}, and {state} holds nothing"
+            yield Found(subject.name, "pair", pair, *finder(subject, _both(one.make, state), seconds))
+        yield Found(subject.name, one.kind, one.text, who, how)
+
+
+def finder(
+    subject: Subject, make: Callable[[Machine], Machine], seconds: float, alike: str = ""
+) -> tuple[str, str]:
+    """Who finds the mistake, and by what; see `Found`. `alike`: why no run of the scenarios can differ."""
+    author, is_cut = "", False
+    try:
+        wrong = [one.text for one in findings(make(subject.machine)) if one.certainty == "wrong"]
+        if wrong:
+            return "source", wrong[0]
+        if alike:
+            return "nobody", alike
+        for one in explored(subject, make, seconds, lambda came: bool(_rule_broken(came))):
+            if rule := _rule_broken(one):
+                return "built-in", rule
+            author = author or next((each.name for each in one.violations.values()), "")
+            is_cut |= not one.complete
+    except DefinitionError as refused:
+        return "refused", str(refused)
+    return ("author", author) if author else ("nobody", "cut" if is_cut else "")
 
 
 def explored(
     subject: Subject,
     make: Callable[[Machine], Machine],
     seconds: float,
-    until: Callable[[Explored], bool] = lambda found: False,
+    until: Callable[[Explored], bool] = lambda came: False,
 ) -> Iterator[Explored]:
     """What exploring each scenario of a mutant comes to. Raises DefinitionError."""
     for scenario in subject.scenarios:
-        machine = make(registry.made_of(_original(subject), scenario.options))
+        machine = make(registry.made_of(original(subject), scenario.options))
         given = RunInput(goal=scenario.goal, tools=tuple(scenario.tools), depth=scenario.depth)
         program = Program(
             machine, given, options=scenario.options, extensions=scenario.extensions or Extensions()
@@ -150,100 +207,63 @@ def explored(
         )
 
 
-def _original(subject: Subject) -> Machine:
+def original(subject: Subject) -> Machine:
+    """As it is registered."""
     name = subject.machine.name
     return DESK.MACHINE if name == DESK.MACHINE.name else registry.machine(name, None)
 
 
-def finder(subject: Subject, make: Callable[[Machine], Machine], seconds: float) -> str:
-    """Who finds the mistake: `refused`, `built-in`, the name of a property; "" or `cut`: nobody."""
-    author, cut = "", False
-    try:
-        for found in explored(subject, make, seconds, _breaks_a_rule):
-            if _breaks_a_rule(found):
-                return "built-in"
-            author = author or next(iter(found.violations), "")
-            cut |= not found.complete
-    except DefinitionError:
-        return "refused"
-    return author or ("cut" if cut else "")
+def _rule_broken(came: Explored) -> str:
+    return next((f"{one.name}: {one.detail}" for one in came.violations.values() if one.built_in), "")
 
 
-def _breaks_a_rule(found: Explored) -> bool:
-    return any(one.built_in for one in found.violations.values())
+def _why_alike(one: Mutant, taken: set[tuple[str, str]], unused: set[tuple[str, str]]) -> str:
+    """Why the mutant's runs are those of the machine itself, which nothing is wrong with; empty: they may not
+    be. A right that the code never uses, a row that no run takes, an invariant that every run keeps."""
+    state, what = one.what
+    if one.kind in RIGHTS:
+        is_noted = any(at == state and f"declares {what} in its `{one.kind}`" in text for at, text in unused)
+        return "unused" if is_noted else ""
+    if one.kind == "invariant":
+        return "kept"
+    return "untaken" if one.kind.startswith("arrow") and one.what not in taken else ""
 
 
-@dataclass
-class Tally:
-    """What became of a machine's mutants."""
-
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(kind, who found it) -> how many."""
-    left: list[tuple[Mutant, str]] = field(default_factory=list)
-    """Mutants that nobody found, and whether their exploration was cut."""
-    killers: Counter[str] = field(default_factory=Counter)
-
-    def line(self, name: str) -> str:
-        """One line of the table."""
-        total: Counter[str] = Counter()
-        for (_, who), number in self.counts.items():
-            total[who] += number
-        every = total.total()
-        seen = total["refused"] + total["built-in"]
-        by_all = seen + total["author"]
-        return (
-            f"{name:16} {every:4} mutants: {total['refused']} refused, {total['built-in']} built in "
-            f"({seen / every:.0%}), {total['author']} author ({by_all / every:.0%}), "
-            f"{total['untaken']} untaken, {total['unused']} unused, {total['left']} left"
-        )
+def _both(make: Callable[[Machine], Machine], state: str) -> Callable[[Machine], Machine]:
+    return lambda machine: _changed(make(machine), state, {"holds": None})
 
 
-def tally(subject: Subject, seconds: float, kinds: frozenset[str] = frozenset()) -> Tally:
-    """Try every mutant of these kinds, else of all."""
-    came = Tally()
-    taken = {
-        row[:2] for found in explored(subject, lambda machine: machine, 60 * seconds) for row in found.arrows
-    }
-    for one in mutants(subject.machine):
-        if kinds and one.kind not in kinds:
-            continue
-        who = finder(subject, one.make, seconds)
-        kind = who if who in ("refused", "built-in") else "author" if who not in ("", "cut") else "left"
-        if kind == "author":
-            came.killers[who] += 1
-        if kind == "left" and one.kind in RIGHTS:
-            kind = "unused"
-        elif kind == "left" and one.what not in taken and one.kind != "counter":
-            kind = "untaken"
-        if kind in ("left", "untaken", "unused"):
-            came.left.append((one, f"{kind} {who}".strip()))
-        came.counts[one.kind, kind] += 1
-    return came
+# -- the table --------------------
 
 
-def pairs(subject: Subject, seconds: float) -> Counter[str]:
-    """Of the arrow mutants that built-in properties find: who finds them once no state holds anything."""
-    found: Counter[str] = Counter()
-    for one in mutants(subject.machine):
-        if one.kind != "arrow" or finder(subject, one.make, seconds) != "built-in":
-            continue
-        who = finder(subject, _bare(one.make), seconds)
-        found["nobody" if who in ("", "cut") else who if who == "built-in" else "author"] += 1
-    return found
+def table(found: Iterable[Found]) -> str:
+    """How many mistakes of each kind were found by whom."""
+    lines, rows = [], list(found)
+    for kind in ("", *dict.fromkeys(one.kind for one in rows)):
+        some = [one for one in rows if (one.kind == kind if kind else one.kind != "pair")]
+        times = [sum(one.who == who for one in some) for who in FINDERS]
+        built_in, every = sum(times[:3]), sum(times[:4])
+        shares = f"{built_in / len(some):.1%} built in, {every / len(some):.1%} with the author's"
+        lines.append(f"{kind or 'all but pairs':16} {len(some):5} {times} {shares}")
+    return "\n".join(lines)
+
+
+FINDERS = ("refused", "source", "built-in", "author", "nobody")
 
 
 def main() -> None:
-    """Print the table of the machines that are named, else of all."""
-    every = subjects()
-    for name in sys.argv[1:] or every:
-        began = time.process_time()
-        came = tally(every[name], 4.0)
-        sys.stdout.write(f"{came.line(name)}; {time.process_time() - began:.0f} s\n")
-        for kind in sorted({kind for kind, _ in came.counts}):
-            of = {who: n for (k, who), n in came.counts.items() if k == kind}
-            sys.stdout.write(f"    {kind}: {of}\n")
-        for one, why in came.left:
-            sys.stdout.write(f"    left: {one.kind}: {one.text}: {why}\n")
+    """Try the mistakes of the machines that are named, else of all, and print the tables."""
+    file, every = Path(sys.argv[1]), subjects()
+    before = [Found(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    for name in sys.argv[2:] or every:
+        rows = [one for one in before if one.machine == name]
+        for row in found(every[name], known=frozenset((one.kind, one.text) for one in rows)):
+            rows.append(row)
+            with file.open("a") as out:
+                out.write(json.dumps(asdict(row)) + "\n")
+        sys.stdout.write(f"{name}\n{table(rows)}\n")
+        left = (one for one in rows if one.who == "nobody")
+        sys.stdout.writelines(f"    {one.kind}: {one.text}: {one.how}\n" for one in left)
         sys.stdout.flush()
 
 

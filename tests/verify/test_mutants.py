@@ -1,5 +1,5 @@
 """Mistakes in the shipped machines and the refund desk: almost all are found, and each of the others has a
-reason."""
+reason. docs/verification.md has the figures."""
 
 from __future__ import annotations
 
@@ -7,30 +7,87 @@ from dataclasses import replace
 
 import pytest
 
-from tests.verify.mutants import RIGHTS, finder, mutants, pairs, subjects, tally
+from tests.verify.mutants import SECONDS, finder, found, mutants, subjects, table
 
 SUBJECTS = subjects()
-SECONDS = 4.0
-"""Of the processor, for one mutant in one scenario."""
-LONG = frozenset({"planner", "code"})
-"""They take many minutes: `python -m tests.verify.mutants planner code` prints their tables."""
-AGAIN = "equivalent: nothing was suggested, so acting does nothing and leads to observing"
 NAMED = "equivalent: the run ends alike, in a state of another name"
-DETOUR = "equivalent: the state in between leads on to the same end"
+DETOUR = "equivalent: the state in between does nothing, and leads on to the same end"
+SHALLOW = "missed: the run ends as `shallow`, although it is not nested too deep"
+RULES = "untaken: only a rule of a user's could read it"
 SURVIVORS: dict[str, dict[str, str]] = {
     "refund_desk": {
         "list --Halted--> done, not halted": NAMED,
         "list --Halted--> take, not halted": DETOUR,
+        "sort --Halted--> done, not halted, and done holds nothing": NAMED,
+        "decide --Halted--> done, not halted, and done holds nothing": NAMED,
+        "approve --Halted--> done, not halted, and done holds nothing": NAMED,
+        "refund --Halted--> done, not halted, and done holds nothing": NAMED,
     },
-    "tools": {"EXECUTING_TOOLS --PolicyStop--> PROMPTING, not DONE": DETOUR},
-    "staged": {"Thinking --ToObserving--> Acting, not Observing": AGAIN},
+    "tools": {
+        "EXECUTING_TOOLS --PolicyStop--> PROMPTING, not DONE": (
+            "untaken: the shipped policies stop at once again; one of a user's need not"
+        ),
+    },
+    "react": {
+        f"validate.reads without {name}": RULES
+        for name in (
+            "count", "error", "exit_reason", "given", "goal", "past", "retry_reason", "rolled_back",
+            "terminated", "tool_history", "trace_id",
+        )
+    },
+    "contract": {
+        "decision --Rerun--> protocol_verify, not decision, and protocol_verify holds nothing": (
+            "missed: deciding again costs a second round"
+        ),
+        "decision --ForcedRerun--> protocol_verify, not decision, and protocol_verify holds nothing": (
+            "missed: deciding again costs a second round"
+        ),
+    },
     "planner, simple": {
         "EXECUTE --Halted--> END, not HALT": NAMED,
         "EXECUTE --Halted--> LOOP_CHECK, not HALT": DETOUR,
         "LOOP_CHECK --Halted--> END, not HALT": NAMED,
+        "FINALIZE --Finished--> HALT, not END, and HALT holds nothing": NAMED,
     },
+    "staged": {
+        "Thinking --ToObserving--> Acting, not Observing": (
+            "equivalent: nothing was suggested, so acting does nothing and leads to observing"
+        ),
+        "Thinking --StageFailed--> Acting, not Failed, and Acting holds nothing": (
+            "missed: acting fails for want of a thought, so that `last_error` names the wrong stage"
+        ),
+    },
+    "code": {
+        "INIT --LLMResponseReceived--> CONCLUDING, not PROMPTING": (
+            "missed: the blocks of the first reply are not run"
+        ),
+        "PROMPTING --FinalAnswerFound--> CONCLUDING, not DONE": DETOUR,
+        "PROMPTING --NothingToRun--> SHALLOW_CALL, not CONCLUDING": SHALLOW,
+        "EXECUTING --BlockRan--> CONCLUDING, not EXECUTING": "missed: the second block is not run",
+        "EXECUTING --BlockRan--> SHALLOW_CALL, not EXECUTING": SHALLOW,
+        "EXECUTING --AllRan--> SHALLOW_CALL, not CONCLUDING": SHALLOW,
+        "CONCLUDING --CodeExecuted--> INIT, not PROMPTING": "cut: a reply is dropped, and the next one read",
+        "CONCLUDING --CodeExecuted--> SHALLOW_CALL, not PROMPTING": SHALLOW,
+    },
+}  # fmt: skip
+"""Machine -> mistake that nobody finds -> why. Of two mistakes the second is an invariant left out."""
+UNTAKEN = {
+    "react": {
+        "commit --Escalated--> __end__, not human_approval",
+        "commit --Escalated--> thought, not human_approval",
+    }
 }
-"""Machine -> mutant that nobody finds -> why: `equivalent` ends alike in another state, `missed` does not."""
+"""Machine -> mistakes in rows that no run takes: `test_proofs.py` says why they are there."""
+BUILT_IN = {
+    "refund_desk": 151,
+    "tools": 55,
+    "react": 135,
+    "contract": 115,
+    "planner, simple": 84,
+    "staged": 66,
+    "code": 156,
+}
+"""Machine -> so many mistakes at least are refused, read off the source or break a rule of every machine."""
 
 
 def test_desk_with_a_row_or_an_effect_left_out_is_found() -> None:
@@ -39,29 +96,28 @@ def test_desk_with_a_row_or_an_effect_left_out_is_found() -> None:
     left = [
         one.text
         for one in mutants(desk.machine)
-        if one.kind in ("arrow left out", "asks", "tools") and not finder(small, one.make, SECONDS)
+        if one.kind in ("arrow left out", "asks", "tools")
+        and finder(small, one.make, SECONDS)[0] in ("author", "nobody")
     ]
     assert left == []
 
 
+def test_four_of_five_are_found_by_what_is_built_in() -> None:
+    every = sum(len(list(mutants(SUBJECTS[name].machine))) for name in BUILT_IN)
+    assert sum(BUILT_IN.values()) >= 0.8 * every
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [name for name in SUBJECTS if name not in LONG])
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_mistakes_are_found_and_the_others_have_a_reason(name: str) -> None:
-    came = tally(SUBJECTS[name], SECONDS)
-    total = sum(came.counts.values())
-    seen = sum(n for (_, who), n in came.counts.items() if who in ("refused", "built-in"))
-    author = sum(n for (_, who), n in came.counts.items() if who == "author")
-    left = {one.text for one, why in came.left if why.startswith("left")}
-    missed = [text for text, why in SURVIVORS.get(name, {}).items() if why.startswith("missed")]
-    assert left == set(SURVIVORS.get(name, {})), came.line(name)
-    assert seen >= 0.8 * total, came.line(name)
-    assert seen + author >= 0.9 * (seen + author + len(missed)), came.line(name)
-    assert all(one.kind in RIGHTS for one, why in came.left if why.startswith("unused"))
-
-
-@pytest.mark.exhaustive
-def test_invariants_find_what_nothing_else_built_in_does() -> None:
-    """A right machine never trips its own invariant: what it is worth shows beside another mistake."""
-    found = pairs(SUBJECTS["refund_desk"], SECONDS)
-    assert found["author"] + found["nobody"] > 0
-    assert found["author"] > found["nobody"]
+    rows = list(found(SUBJECTS[name]))
+    why = SURVIVORS.get(name, {})
+    cut = {text for text in why if why[text].startswith("cut")}  # a faster machine may find it
+    nobody = [one for one in rows if one.who == "nobody" and one.how not in ("unused", "kept")]
+    assert {one.text for one in nobody if one.how != "untaken"} - cut == why.keys() - cut, table(rows)
+    assert {one.text for one in nobody if one.how == "untaken"} == UNTAKEN.get(name, set())
+    built_in = [one for one in rows if one.kind != "pair" and one.who in ("refused", "source", "built-in")]
+    assert len(built_in) >= BUILT_IN[name], table(rows)
+    missed = sum(one.startswith(("missed", "cut")) for one in why.values())
+    seen = sum(one.who != "nobody" for one in rows)
+    assert seen >= 0.9 * (seen + missed), table(rows)
