@@ -151,7 +151,7 @@ class RateLimit(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    requests_per_minute: int | None = Field(default=None, gt=0)
+    requests_per_minute: int | None = Field(default=None, gt=0, description="to the provider")
     tokens_per_minute: int | None = Field(default=None, gt=0, description="of questions and replies")
 
     @model_validator(mode="after")

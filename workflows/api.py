@@ -117,7 +117,6 @@ class Limits(InnerLimits):
     model_calls: int | None = Field(
         default=200, ge=0, le=MAX_LIMIT, description="requests to model providers, retries included"
     )
-    seconds: float | None = Field(default=None, gt=0, le=MAX_LIMIT, description="since the run began")
     depth: int = Field(default=5, ge=0, le=50, description="runs nested in runs [R-000-15]")
 
     @property
@@ -161,27 +160,52 @@ class OnEnd(Strict):
 class AgentSpec(Strict):
     """An agent, whole: what an agent file resolves to."""
 
-    name: Name = "agent"
-    machine: Name = "react"
+    name: Name = Field(
+        default="agent", description="begins the ids of its runs; the search attribute AgentName"
+    )
+    machine: Name = Field(default="react", description="the state machine that runs it: `ratchet machines`")
     machine_version: str | None = Field(
         default=None,
         description="null: the oldest that the worker has, so that a new version beside it changes no open "
         "run; `ratchet task` and the SDK name the newest",
+        examples=["2"],
     )
-    options: JsonObject = Field(default_factory=dict, max_length=1000, description="of the machine")
+    options: JsonObject = Field(
+        default_factory=dict,
+        max_length=1000,
+        description="of the machine: `ratchet machines NAME`",
+        examples=[{"max_steps": 20}],
+    )
     models: dict[Annotated[str, StringConstraints(max_length=100)], ModelSpec] = Field(
-        default_factory=lambda: {"default": ModelSpec()}, max_length=100
+        default_factory=lambda: {"default": ModelSpec()},
+        max_length=100,
+        description="by role; every machine needs `default`. In a file a bare name is a model of `openai`",
+        examples=["gpt-5-mini"],
     )
-    instructions: str = Field(default="", max_length=100_000)
-    tools: tuple[Name, ...] = Field(default=(), max_length=500)
+    instructions: str = Field(
+        default="",
+        max_length=100_000,
+        description="what the model reads first",
+        examples=["Answer briefly, and name your sources."],
+    )
+    tools: tuple[Name, ...] = Field(
+        default=(),
+        max_length=500,
+        description="names (`ratchet tools`); the agent has no others",
+        examples=[["read_file", "calculator"]],
+    )
     output: JsonObject | None = Field(
         default=None,
         exclude_if=lambda output: output is None,
         description="JSON schema of an object that the answer must be, or in Python a pydantic model; null: "
         "any text",
+        examples=[{"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}],
     )
-    limits: Limits = Limits()
-    compaction: CompactionSettings = CompactionSettings()
+    limits: Limits = Field(default=Limits(), description="what a run may spend; null is no limit")
+    compaction: CompactionSettings = Field(
+        default=CompactionSettings(),
+        description="when older messages are summarised, for models with `window_tokens`",
+    )
     stuck: StuckSettings | None = Field(
         default=StuckSettings(), description="when a run goes round in circles; null: nobody watches"
     )
@@ -299,7 +323,7 @@ class Carry(Frozen):
 class AgentTask(AgentSpec):
     """One run's input: the whole resolved agent, so that a run does not change when a file does."""
 
-    goal: str = Field(min_length=1)
+    goal: str = Field(min_length=1, description="what the agent shall do; at most 200,000 bytes")
     material: str | MaterialRef | None = Field(
         default=None, description="what the run is about, for machines that take it; long texts by reference"
     )
@@ -318,8 +342,8 @@ class AgentTask(AgentSpec):
         max_length=10,
         description="labels that the run above it had, and what brought them",
     )
-    fork: Fork | None = None
-    carry: Carry | None = None
+    fork: Fork | None = Field(default=None, description="of a forked run: its source's log")
+    carry: Carry | None = Field(default=None, description="what a run takes over when it continues as new")
 
     @field_validator("goal")
     @classmethod
@@ -355,7 +379,7 @@ class AgentTask(AgentSpec):
 class PageQuery(Strict):
     """Which part of a list a query wants: items from `since` on."""
 
-    since: int = Field(default=0, ge=0)
+    since: int = Field(default=0, ge=0, description="index of the first item")
     full: bool = Field(default=False, description="false: long values are cut to fit into the page")
 
 
@@ -370,17 +394,19 @@ class RequestsQuery(PageQuery):
 class EffectsQuery(Strict):
     """Which calls with outside effects a query wants: of step `step` and later ones, from `since` on."""
 
-    step: int = Field(default=0, ge=0)
-    since: int = Field(default=0, ge=0)
+    step: int = Field(default=0, ge=0, description="the first step")
+    since: int = Field(default=0, ge=0, description="index of the first call")
 
 
 class LogPage(Frozen):
     """Records of the log from `since` on, at most `PAGE_BYTES`; ask again from `next`."""
 
     records: tuple[Record, ...]
+    """Oldest first."""
     next: int
     """Sequence number to ask from next."""
     total: int
+    """How many the run has."""
     finished: bool
     """The run is over, so the log does not grow."""
     first: int = 0
@@ -394,6 +420,7 @@ class ResultPage(Frozen):
     text: str
     """All parts together are the JSON of a `RunResult`."""
     next: int
+    """Character to ask from next."""
     total: int
     """Characters of the whole."""
 
@@ -402,13 +429,19 @@ class StepsPage(Frozen):
     """Steps from index `since` on."""
 
     steps: tuple[StepLine, ...]
+    """Oldest first."""
     next: int
+    """Index to ask from next."""
     total: int
+    """How many there are."""
 
 
 class TranscriptPage(Frozen):
     """Messages of the conversation with the model, from number `since` on."""
 
     messages: tuple[Message, ...]
+    """Oldest first."""
     next: int
+    """Number to ask from next."""
     total: int
+    """How many there are."""

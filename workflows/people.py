@@ -13,13 +13,13 @@ import re
 import unicodedata
 from collections import Counter
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     StringConstraints,
-    field_validator,
     model_validator,
 )
 
@@ -34,6 +34,7 @@ from activities.contracts import (
     ToolEffect,
     ToolSpec,
     all_visible,
+    as_tuple,
 )
 from workflows.status import (
     MAX_PLAIN,
@@ -232,10 +233,13 @@ class Group(Strict):
     """People who may decide. With `keys`, only decisions signed with one of them count."""
 
     members: tuple[Person, ...] = Field(
-        default=(), max_length=1000, description="no members and no keys: anybody"
+        default=(), max_length=1000, description="no members and no keys: anybody", examples=[["ann", "bob"]]
     )
     keys: dict[Person, PublicKey] = Field(
-        default_factory=dict, max_length=1000, description="member -> Ed25519 public key, base64"
+        default_factory=dict,
+        max_length=1000,
+        description="member -> Ed25519 public key in base64, as `ratchet key show FILE` prints it",
+        examples=[{"ann": "PUBLIC_KEY"}],
     )
     quorum: int = Field(default=1, ge=1, le=100, description="how many people must decide the same")
 
@@ -263,16 +267,31 @@ class Group(Strict):
 class RequestSettings(Strict):
     """Who gets a request, and what happens when nobody decides."""
 
-    group: GroupName | None = Field(default=None, description="null: anybody")
-    quorum: int | None = Field(default=None, ge=1, le=100, description="null: the group's")
-    deadline_seconds: Seconds | None = Field(default=None, description="null: it waits for ever")
-    at_deadline: AtDeadline = "reject"
+    group: GroupName | None = Field(
+        default=None, description="of `people.groups`; null: anybody", examples=["ops"]
+    )
+    quorum: int | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="how many must decide the same; null: the group's",
+        examples=[2],
+    )
+    deadline_seconds: Seconds | None = Field(
+        default=None, description="null: it waits for ever", examples=[3600]
+    )
+    at_deadline: AtDeadline = Field(
+        default="reject", description="what follows when nobody decides; abort: the run ends as `expired`"
+    )
     escalate_to: tuple[GroupName, ...] = Field(
         default=(),
         max_length=20,
         description="for `escalate`: groups in order, a group may be named twice; after the last one, reject",
+        examples=[["board"]],
     )
-    warn_seconds: Seconds | None = Field(default=None, description="notify this long before the deadline")
+    warn_seconds: Seconds | None = Field(
+        default=None, description="notify this long before the deadline", examples=[600]
+    )
 
     @model_validator(mode="after")
     def _can_end(self) -> RequestSettings:
@@ -291,9 +310,14 @@ class RequestSettings(Strict):
 class AtMost(Strict):
     """How much of what a rule is about may pass unasked in one run, with its inner runs and its branches."""
 
-    calls: int | None = Field(default=None, ge=1, le=10**9, strict=True, description="null: any number")
+    calls: int | None = Field(
+        default=None, ge=1, le=10**9, strict=True, description="null: any number", examples=[5]
+    )
     sum: dict[Annotated[str, StringConstraints(min_length=1, max_length=200)], BoundNumber] = Field(
-        default_factory=dict, max_length=20, description="argument -> the most that calls may sum up to"
+        default_factory=dict,
+        max_length=20,
+        description="argument -> the most that calls may sum up to",
+        examples=[{"cents": 5000}],
     )
 
     @property
@@ -310,35 +334,52 @@ class AtMost(Strict):
         return self
 
 
+Sinks = Annotated[tuple[Sink, ...], Field(max_length=3)]
+AllLabels = Annotated[tuple[Label, ...], Field(max_length=2)]
+OneOrMoreSinks = Annotated[Sinks, BeforeValidator(as_tuple, json_schema_input_type=Sink | Sinks)]
+OneOrMoreLabels = Annotated[AllLabels, BeforeValidator(as_tuple, json_schema_input_type=Label | AllLabels)]
+
+
 class ApprovalRule(Strict):
     """One rule of `approvals`; the first that fits a call decides."""
 
     tools: tuple[ToolPattern, ...] = Field(
-        default=(), max_length=1000, description="names, `*` and `?` allowed; empty: every tool"
+        default=(),
+        max_length=1000,
+        description="names, `*` and `?` allowed; empty: every tool",
+        examples=[["write_file"]],
     )
-    effects: tuple[ToolEffect, ...] = Field(default=(), max_length=5, description="empty: every effect")
+    effects: tuple[ToolEffect, ...] = Field(
+        default=(), max_length=5, description="of the tool; empty: every effect", examples=[["unsafe"]]
+    )
     arguments: Conditions = Field(
         default_factory=dict,
-        description="argument -> JSON schema, such as {amount: {exclusiveMinimum: 100}}; false: absent",
+        description="argument -> JSON schema that it must fit; false: absent",
+        examples=[{"amount": {"exclusiveMinimum": 100}}],
     )
-    sends: tuple[Sink, ...] = Field(
-        default=(), max_length=3, description="how far the tool sends what it is given; empty: any"
+    sends: OneOrMoreSinks = Field(
+        default=(),
+        description="how far the tool sends what it is given; empty: any",
+        examples=["external", ["internal", "external"]],
     )
-    after: tuple[Label, ...] = Field(
-        default=(), max_length=2, description="only once the run has this label, or all of these"
+    after: OneOrMoreLabels = Field(
+        default=(),
+        description="only once the run has this label, or all of these",
+        examples=["untrusted", ["untrusted", "private"]],
     )
-    cost_above: float | None = Field(default=None, ge=0, description="USD that the run has spent so far")
-    ask: Literal["always", "never", "first_time", "reject"] = "always"
-    at_most: AtMost | None = Field(default=None, description="calls that pass unasked; null: any number")
+    cost_above: float | None = Field(
+        default=None, ge=0, description="only once the run has spent so many USD", examples=[0.5]
+    )
+    ask: Literal["always", "never", "first_time", "reject"] = Field(
+        default="always", description="first_time: once in a run; reject: it is not made, and nobody is asked"
+    )
+    at_most: AtMost | None = Field(
+        default=None, description="calls that pass unasked; null: any number", examples=[{"calls": 5}]
+    )
     then: Literal["always", "reject"] = Field(
         default="always", description="beyond `at_most`: ask, or do not make the call"
     )
     request: RequestSettings | None = Field(default=None, description="null: as `people` says for approvals")
-
-    @field_validator("after", "sends", mode="before")
-    @classmethod
-    def _one_or_several(cls, given: Any) -> Any:
-        return (given,) if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _can_ask(self) -> ApprovalRule:
@@ -358,8 +399,15 @@ class ApprovalRule(Strict):
 class Approvals(Strict):
     """Which tool calls need a person's approval: rules in order, then by tool, then by effect."""
 
-    rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=1000)
-    tools: dict[str, ApprovalMode] = Field(default_factory=dict, max_length=1000)
+    rules: tuple[ApprovalRule, ...] = Field(
+        default=(), max_length=1000, description="the first that fits a call decides"
+    )
+    tools: dict[str, ApprovalMode] = Field(
+        default_factory=dict,
+        max_length=1000,
+        description="tool -> when people are asked; rules: only a rule asks",
+        examples=[{"write_file": "first_time"}],
+    )
     effects: dict[ToolEffect, ApprovalMode] = Field(
         default_factory=lambda: dict(DEFAULT_EFFECT_MODES),
         description="unsafe calls need approval unless this says otherwise",
@@ -386,28 +434,45 @@ ANYBODY = Group()
 class People(Strict):
     """Who decides, when a run waits for people, and who is notified."""
 
-    groups: dict[GroupName, Group] = Field(default_factory=dict, max_length=100)
+    groups: dict[GroupName, Group] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="who may decide, by name",
+        examples=[{"ops": {"members": ["ann", "bob"]}}],
+    )
     requests: RequestSettings = Field(
         default=RequestSettings(), description="for every kind of request that `kinds` does not name"
     )
-    kinds: dict[Kind, RequestSettings] = Field(default_factory=dict)
+    kinds: dict[Kind, RequestSettings] = Field(
+        default_factory=dict,
+        description="the same by kind of request",
+        examples=[{"question": {"deadline_seconds": 600}}],
+    )
     commands: GroupName | None = Field(
-        default=None, description="who may pause, steer, abort, roll back, set limits; null: anybody"
+        default=None,
+        description="who may pause, steer, abort, roll back, set limits; null: anybody",
+        examples=["ops"],
     )
     unattended: bool = Field(
         default=False, description="nobody is there: questions get `unavailable`, calls are rejected"
     )
-    interrupt_every: int | None = Field(default=None, ge=1, description="steps [R-000-13]")
-    interrupt_states: tuple[str, ...] = Field(
-        default=(), max_length=100, description="wait before these states"
+    interrupt_every: int | None = Field(
+        default=None, ge=1, description="wait for a person before every N-th step [R-000-13]", examples=[5]
     )
-    on_limit: Literal["stop", "ask"] = "stop"
-    on_trouble: Literal["fail", "ask"] = "fail"
+    interrupt_states: tuple[str, ...] = Field(
+        default=(), max_length=100, description="wait before these states", examples=[["action"]]
+    )
+    on_limit: Literal["stop", "ask"] = Field(
+        default="stop", description="ask: a person may raise a limit that is reached"
+    )
+    on_trouble: Literal["fail", "ask"] = Field(
+        default="fail", description="ask: a person may fix a model call that failed permanently"
+    )
     on_stuck: Literal["stop", "ask"] = Field(
         default="ask", description="once the model was told in vain; stop: the run ends"
     )
     notify: tuple[NoticeMoment, ...] = Field(
-        default=(), max_length=10, description="when the worker's hook is called"
+        default=(), max_length=10, description="when the worker's hook is called", examples=[["opened"]]
     )
 
     def settings_for(self, kind: Kind) -> RequestSettings:
@@ -471,8 +536,11 @@ class Vote(Frozen):
     """One decision that counts for a request."""
 
     id: str
+    """Of the decision."""
     verb: Verb
+    """What was decided."""
     by: str
+    """Who decided."""
     verified: bool
     """The signature was checked with the group's key; otherwise the name is only claimed."""
     at: float
@@ -480,11 +548,15 @@ class Vote(Frozen):
     made_at: float | None = None
     """When the sender says that it was made."""
     text: str = ""
+    """Comment, answer or result."""
     arguments: JsonObject | None = None
+    """edit: the new ones."""
     digest: str = ""
     """Of what was decided; of an edit: with the new arguments."""
     amounts: dict[str, float] = {}
+    """topup: counter -> how much more."""
     standing_approval: StandingApproval | None = None
+    """For which later calls it counts, too."""
     content: str = ""
     """Digest of the decision as it was sent: the same id with other content is no repeat."""
 
@@ -495,16 +567,21 @@ class Request(Frozen):
     id: str
     """`r1`, `r2`, ... in the order of opening; unique in the run."""
     kind: Kind
+    """Why it asks."""
     run: str
     """Workflow id."""
     machine: str
+    """Its name."""
     state: str
+    """Where the machine waits."""
     step: int
+    """In which step."""
     activity_id: str
     """Of the activity that waits, such as `action#3:1`."""
     text: str
     """The question, for a person."""
     tool: str | None = None
+    """Of the call that it is about; None: it is about none."""
     arguments: JsonObject | None = None
     """What the tool would be called with; of a limit: `counter` and `cap`."""
     digest: str
@@ -517,21 +594,31 @@ class Request(Frozen):
     labels: tuple[LabelSource, ...] = Field(default=(), exclude_if=lambda labels: not labels)
     """Those of the run when it was opened, and what brought each first."""
     options: tuple[Verb, ...]
+    """What may be decided."""
     created: float
+    """When it was opened."""
     deadline: float | None = None
+    """When it expires; None: never."""
     at_deadline: AtDeadline = "reject"
+    """What follows then."""
     group: str | None = None
+    """Who decides; None: anybody."""
     approvers: tuple[str, ...] = ()
     """Empty: anybody."""
     signed: bool = False
     """Only decisions signed by one of the approvers count."""
     quorum: int = 1
+    """How many must decide the same."""
     escalate_to: tuple[str, ...] = ()
     """The groups after this one."""
     warn_at: float | None = None
+    """When people are notified that it expires; None: they are not."""
     votes: tuple[Vote, ...] = ()
+    """Decisions that count, oldest first."""
     outcome: RequestOutcome = "open"
+    """Whether it is open, and else how it was closed."""
     closed: float | None = None
+    """When; None: it is open."""
 
     @property
     def holds(self) -> tuple[str, ...]:
@@ -558,12 +645,15 @@ class RequestsPage(Frozen):
     """Requests of a run: the open ones, then the newest closed ones."""
 
     open: tuple[Request, ...]
+    """Oldest first."""
     closed: tuple[Request, ...] = ()
+    """The newest five."""
     next: int
     """Index of the next open request."""
     total: int
     """How many are open."""
     paused: bool = False
+    """The run is paused."""
     tools: dict[str, ToolSpec] = {}
     """Those that are asked about, as the run has recorded and labelled them; only where `schemas` are asked
     for."""
@@ -575,11 +665,11 @@ class RequestsPage(Frozen):
 class Decision(Strict):
     """An answer to a request; input of the signal and of the update `decide`."""
 
-    request: str = Field(max_length=100)
+    request: str = Field(max_length=100, description="its id, such as `r1`")
     digest: str = Field(max_length=64, description="the request's: you decide on what you saw")
-    decision: Verb
+    decision: Verb = Field(description="one of the request's `options`")
     id: Id = Field(default="", description="of this decision; sending it twice is harmless")
-    by: MaybePerson = ""
+    by: MaybePerson = Field(default="", description="who says so")
     made_at: Moment | None = Field(
         default=None,
         description="when it was made, by the sender's clock; late ones but `reject` and `abort` need it",
@@ -598,9 +688,11 @@ class Decision(Strict):
 class Command(Strict):
     """An order to a run; input of the signal and of the update `command`."""
 
-    command: Literal["pause", "resume", "abort", "steer", "rollback", "limits"]
+    command: Literal["pause", "resume", "abort", "steer", "rollback", "limits"] = Field(
+        description="which one"
+    )
     id: Id = Field(default="", description="of this command; sending it twice is harmless")
-    by: MaybePerson = ""
+    by: MaybePerson = Field(default="", description="who says so")
     text: Text = Field(default="", description="steer: the message; otherwise the reason")
     at_once: Switch = Field(default=False, description="pause: do not wait for the current effect")
     step: int | None = Field(
@@ -617,11 +709,15 @@ class CommandDone(Frozen):
     """What a command did."""
 
     command: str
+    """Which one."""
     text: str
     """For a person."""
     step: int = 0
+    """The step that the run is in now."""
     branch: int = 0
+    """How often the run was rolled back."""
     paused: bool = False
+    """The run is paused now."""
     undone: tuple[str, ...] = ()
     """What compensations did."""
 
@@ -633,6 +729,10 @@ class EffectsPage(Frozen):
     """Calls with outside effects since a step, oldest first."""
 
     since_step: int
+    """The step that was asked for."""
     calls: tuple[DoneCall, ...]
+    """Oldest first."""
     next: int
+    """Index to ask from next."""
     total: int
+    """How many there are."""

@@ -99,17 +99,25 @@ class Decided(Frozen):
     """The state of a request after a decision; in the run's result: how it was closed."""
 
     request: str
+    """Its id."""
     kind: Kind
+    """Why the run asked."""
     outcome: RequestOutcome
+    """Whether it is open, and else how it was closed."""
     text: str = ""
     """Comment of the deciding vote, cut."""
     tool: str | None = None
+    """Of the call that it is about; None: it is about none."""
     by: tuple[str, ...] = ()
+    """Who decided."""
     verified: bool = False
     """All who decided have signed."""
     digest: str = ""
+    """Of what was decided; while it is open: the request's."""
     at: float = 0
+    """When it was closed; 0: it is open."""
     votes: int = 0
+    """How many people have decided the same."""
     needed: int = 1
     """The quorum."""
     at_deadline: AtDeadline | None = None
@@ -120,14 +128,21 @@ class DoneCall(Frozen):
     """A call that changed something outside, or may have; for the report before a rollback."""
 
     step: int
+    """In which it was made."""
     branch: int
+    """How often the run had been rolled back by then."""
     activity_id: str
+    """Of its activity."""
     tool: str
+    """Its name."""
     arguments: JsonObject
+    """As they were sent."""
     effect: ToolEffect
+    """What a second call would do."""
     output: str = ""
     """Cut."""
     error: str | None = None
+    """Why it failed; None: it did not."""
     key: str = ""
     """Its idempotency key."""
     undoable: bool = False
@@ -140,6 +155,7 @@ class Origin(Frozen):
     """Where a forked run comes from."""
 
     workflow_id: str
+    """Of the source."""
     run_id: str
     """Of the first execution of its chain."""
     step: int
@@ -150,9 +166,13 @@ class RunSummary(Frozen):
     """What status and result both say of a run."""
 
     agent: str
+    """Its name."""
     machine: str
+    """Its name."""
     machine_version: str
+    """The version that the run has."""
     state: str
+    """Where the machine is."""
     step: int
     """How many steps have begun."""
     branch: int = 0
@@ -160,6 +180,7 @@ class RunSummary(Frozen):
     exit_reason: str | None = None
     """How it ended; None: it is live."""
     answer: str | None = None
+    """What the machine answers; None: nothing, or not yet."""
     error: str | None = None
     """What went wrong, for a person; where a person ended the run, who."""
     counters: dict[str, float] = {}
@@ -182,6 +203,7 @@ class RunStatus(RunSummary):
     """Where a run is: answer of the query `status`. Long texts are cut."""
 
     visit: int = 0
+    """Number of the visit under way."""
     doing: str = ""
     """Title of the effect that is being performed or waited for."""
     failing: str | None = None
@@ -196,9 +218,11 @@ class RunStatus(RunSummary):
     children: tuple[str, ...] = ()
     """Workflow ids of the inner runs under way; `pause` and `resume` go to them, too."""
     caps: dict[str, float] = {}
+    """Limits, by the counter that they bound."""
     waiting: str = ""
     """Kind of the oldest open request, or `paused`; empty: the run waits for nobody."""
     paused: bool = False
+    """A person has paused it."""
     requests: int = 0
     """Open requests; the query `requests` has them."""
     inbox: int = 0
@@ -218,12 +242,14 @@ class RunResult(RunSummary):
     ok: bool
     """The goal was achieved, as the machine understands it."""
     exit_reason: str
+    """How it ended: one of the machine's, or of every machine's."""
     outcome: dict[str, Any] = {}
     """What the machine adds to its result."""
     output: JsonObject | None = Field(default=None, exclude_if=lambda output: output is None)
     """The answer as data that fits the agent's `output`; null: the agent has none, or no answer fits. A run
     that is `ok` has it."""
     workflow_id: str
+    """The run's id."""
     run_id: str
     """Of the first execution of the chain."""
     log_head: str = ""

@@ -17,12 +17,19 @@ class StepLine(Frozen):
     """One step in one line."""
 
     step: int
+    """Its number; 0: the run's beginning."""
     branch: int = 0
+    """How often the run had been rolled back."""
     states: tuple[str, ...]
+    """Those that it left."""
     summary: str
+    """What was said in it first; cut."""
     counters: dict[str, float] = {}
+    """What the run had spent by its end."""
     started: float = 0
+    """In seconds since 1970."""
     finished: float = 0
+    """In seconds since 1970; of the step under way: so far."""
 
 
 def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:

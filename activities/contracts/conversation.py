@@ -28,9 +28,11 @@ class NativeCall(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: str
-    name: str
-    arguments: Text = ""
+    id: str = Field(description="of the call, unique in the reply", examples=["count"])
+    name: str = Field(description="of the tool", examples=["count_words"])
+    arguments: Text = Field(
+        default="", description="JSON, as a model writes it", examples=['{"path": "a.txt"}']
+    )
 
 
 class Message(BaseModel):
@@ -39,9 +41,13 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     role: Literal["system", "user", "assistant", "tool"]
+    """Who says it."""
     content: Text
+    """Text; images are named in it."""
     tool_calls: tuple[NativeCall, ...] = ()
+    """Native calls of the reply."""
     tool_call_id: str | None = None
+    """Of the call that it answers."""
     kept: str = Field(default="", exclude_if=lambda kept: not kept)
     """JSON that the reply's provider wants back with it, such as encrypted reasoning; for nobody else."""
     from_run: bool = Field(default=False, exclude_if=lambda from_run: not from_run)

@@ -27,6 +27,7 @@ class LabelSource(Frozen):
     """What brought a label into a run: a tool's output, what a person wrote, or what the run began with."""
 
     label: Label
+    """What the text is."""
     tool: str = Field(default="", exclude_if=lambda tool: not tool)
     """Whose output it was; empty: it was none."""
     call: str = Field(default="", exclude_if=lambda call: not call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     JsonValue,
     StringConstraints,
@@ -27,14 +28,28 @@ __all__ = [
     "Price",
     "ScriptedReply",
     "ToolSpec",
+    "as_tuple",
+    "bare_name_too",
 ]
+
+
+def as_tuple(given: object) -> object:
+    """A text as the only one of a list: a file may leave the brackets out."""
+    return (given,) if isinstance(given, str) else given
+
+
+def bare_name_too(schema: JsonObject) -> None:
+    """For `json_schema_extra` of a model that a bare name may stand for."""
+    whole = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [{"type": "string"}, whole]
 
 
 class Price(Strict):
     """A price that overrides the price library, in USD per million tokens."""
 
-    input_per_million: float = Field(ge=0, le=1e6)
-    output_per_million: float = Field(ge=0, le=1e6)
+    input_per_million: float = Field(ge=0, le=1e6, description="USD", examples=[0.25])
+    output_per_million: float = Field(ge=0, le=1e6, description="USD", examples=[2])
 
 
 class ScriptedReply(Strict):
@@ -46,11 +61,25 @@ class ScriptedReply(Strict):
     fails.
     """
 
-    reply: JsonValue
-    expect: str | None = Field(default=None, max_length=1000)
-    otherwise: JsonValue = None
-    tool_calls: tuple[NativeCall, ...] = Field(default=(), max_length=100)
-    delay_seconds: float = Field(default=0.0, ge=0, le=3600)
+    reply: JsonValue = Field(
+        description="text, or what is sent as JSON; `{name}` is a group of `expect`",
+        examples=["I count.", "{words} words"],
+    )
+    expect: str | None = Field(
+        default=None,
+        max_length=1000,
+        description="regular expression (RE2) that the newest message must match",
+        examples=[r"(?P<words>\d+) words"],
+    )
+    otherwise: JsonValue = Field(
+        default=None,
+        description="the reply without a match; null: the script fails",
+        examples=["I found nothing."],
+    )
+    tool_calls: tuple[NativeCall, ...] = Field(
+        default=(), max_length=100, description="native calls, for machines that offer tools so"
+    )
+    delay_seconds: float = Field(default=0.0, ge=0, le=3600, description="before the reply comes")
 
     @field_validator("expect")
     @classmethod
@@ -66,6 +95,10 @@ class ScriptedReply(Strict):
         return compiled(self.expect, lines=True, steps=PATTERN_STEPS).search(text)
 
 
+Fallbacks = Annotated[tuple[Annotated[str, StringConstraints(max_length=64)], ...], Field(max_length=10)]
+OneOrMoreFallbacks = Annotated[Fallbacks, BeforeValidator(as_tuple, json_schema_input_type=str | Fallbacks)]
+
+
 class ModelSpec(Strict):
     """The model of one role, as the agent file resolves it."""
 
@@ -73,50 +106,65 @@ class ModelSpec(Strict):
         default=None,
         max_length=100,
         description="a provider that the worker has; null: the one whose models have such names",
+        examples=["openai", "anthropic", "google", "scripted"],
     )
     name: str = Field(
         default="gpt-5-mini", min_length=1, max_length=300, description="the provider's model name"
     )
-    base_url: str | None = Field(default=None, max_length=2000, description="an OpenAI-compatible server")
+    base_url: str | None = Field(
+        default=None,
+        max_length=2000,
+        description="an OpenAI-compatible server without a key; null: OPENAI_BASE_URL, else OpenAI",
+        examples=["http://localhost:11434/v1"],
+    )
     api: Literal["chat", "responses"] = Field(
         default="chat", description="of the server: chat completions, or OpenAI's Responses API"
     )
     reasoning: str | None = Field(
-        default=None, max_length=20, description="effort of a reasoning model, such as low or high"
+        default=None,
+        max_length=20,
+        description="effort of a reasoning model; a server may have words of its own",
+        examples=["none", "minimal", "low", "medium", "high", "xhigh", "max", "default"],
     )
     temperature: float | None = Field(
         default=0.0, ge=0, le=2, description="null: leave it to the model (some refuse the field)"
     )
     seed: int | None = Field(
-        default=None, ge=-(2**63), lt=2**63, description="of chat completions; the Responses API has none"
+        default=None,
+        ge=-(2**63),
+        lt=2**63,
+        description="of chat completions; the Responses API has none",
+        examples=[1],
     )
-    max_output_tokens: int | None = Field(default=None, gt=0, le=10**9)
+    max_output_tokens: int | None = Field(
+        default=None, gt=0, le=10**9, description="of one reply; null: the server's choice", examples=[4000]
+    )
     window_tokens: int | None = Field(
         default=None,
         ge=1000,
         le=10**9,
         description="what the model can take in; older messages are summarised in time, see `compaction`; "
         "null: every message is sent each time",
+        examples=[128_000],
     )
-    price: Price | None = None
+    price: Price | None = Field(default=None, description="overrides the price list; null: as that says")
     stream: bool = Field(default=True, description="false for servers that cannot stream")
     timeout_seconds: float = Field(default=120.0, gt=0, le=86_400, description="for one attempt")
     attempts: int | None = Field(
-        default=None, ge=1, le=100, description="in all, for transient failures; null: the machine's choice"
+        default=None,
+        ge=1,
+        le=100,
+        description="in all, for transient failures; null: the machine's choice",
+        examples=[6],
     )
-    fallback: tuple[Annotated[str, StringConstraints(max_length=64)], ...] = Field(
+    fallback: OneOrMoreFallbacks = Field(
         default=(),
-        max_length=10,
         description="names of other models of the agent, asked in this order when this one is unavailable",
+        examples=["backup", ["backup", "local"]],
     )
     script: tuple[ScriptedReply, ...] = Field(
         default=(), max_length=10_000, description="for the provider `scripted`"
     )
-
-    @field_validator("fallback", mode="before")
-    @classmethod
-    def _one_or_several(cls, names: Any) -> Any:
-        return (names,) if isinstance(names, str) else names
 
     @model_validator(mode="after")
     def _leaves_room(self) -> ModelSpec:
@@ -198,9 +246,23 @@ class MaterialRef(Frozen):
 class InnerLimits(Strict):
     """What an inner machine may spend; null: what the outer run has left."""
 
-    model_calls: int | None = Field(default=None, ge=0, le=10**12)
-    tool_calls: int | None = Field(default=None, ge=0, le=10**12)
-    tokens: int | None = Field(default=None, ge=0, le=10**12, description="input and output together")
-    cost_usd: float | None = Field(default=None, ge=0, le=10**12)
-    seconds: float | None = Field(default=None, gt=0, le=10**12)
-    max_transitions: int | None = Field(default=None, gt=0, le=10**12)
+    model_calls: int | None = Field(
+        default=None, ge=0, le=10**12, description="requests to model providers, retries included"
+    )
+    tool_calls: int | None = Field(default=None, ge=0, le=10**12, description="calls of tools", examples=[50])
+    tokens: int | None = Field(
+        default=None, ge=0, le=10**12, description="input and output together", examples=[200_000]
+    )
+    cost_usd: float | None = Field(
+        default=None, ge=0, le=10**12, description="USD, of replies whose price is known", examples=[0.5]
+    )
+    seconds: float | None = Field(
+        default=None, gt=0, le=10**12, description="since the run began", examples=[3600]
+    )
+    max_transitions: int | None = Field(
+        default=None,
+        gt=0,
+        le=10**12,
+        description="visits of states; null: the machine's own bound",
+        examples=[100],
+    )

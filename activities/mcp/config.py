@@ -46,12 +46,18 @@ class McpConfig(BaseModel):
     type: Literal["stdio", "http", "streamable-http"] | None = None
     """What other hosts want to be told; here the other fields say it."""
     command: str | None = Field(default=None, min_length=1)
+    """A program that the worker starts, and speaks to over standard input and output."""
     args: tuple[str, ...] = ()
+    """Of the command."""
     env: Mapping[str, str] = {}
-    """For the command, beside HOME, PATH and the like; it gets nothing else of the worker's environment."""
+    """For the command, beside HOME, PATH, USER, SHELL and TERM. It gets nothing else of the worker's
+    environment: no key of a model, no RATCHET_..."""
     cwd: Path | None = None
+    """Folder of the command."""
     url: str | None = None
+    """A server over streamable HTTP."""
     headers: Mapping[str, str] = {}
+    """For the url."""
     tools: tuple[str, ...] = ("*",)
     """Patterns of the server's own names; other tools do not exist for agents."""
     effects: Mapping[str, ToolEffect] = {}
@@ -62,8 +68,8 @@ class McpConfig(BaseModel):
     sends: Mapping[str, Sink] = {}
     """By pattern of the server's own names: how far they send what they are given. Default: `external`."""
     paths: Mapping[str, tuple[str, ...]] = {}
-    """By pattern of the server's own names: arguments that hold relative paths. They are brought to one form
-    before a rule sees them, and `..` is refused."""
+    """By pattern of the server's own names: arguments that hold relative paths, such as `{"write_file":
+    ["path"]}`. They are brought to one form before a rule sees them, and `..` is refused."""
     timeout_seconds: float = Field(default=60, gt=0, le=86_400)
     """For one call."""
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -46,13 +46,26 @@ PLAIN_AGENT = {
 """What runs when no agent file is named."""
 
 
+ModelsByRole = Annotated[dict[str, str | ModelSpec], Field(json_schema_extra={"required": ["default"]})]
+"""As a file may write them: a bare name is enough for a model."""
+
+
 class AgentFile(AgentSpec):
     """What an agent file may contain: the agent, and what only its file needs."""
 
-    description: str = Field(default="", max_length=2_000, description="for lists of agents")
-    modules: tuple[str, ...] = Field(default=(), description="Python files, relative to the agent file")
+    description: str = Field(
+        default="",
+        max_length=2_000,
+        description="one line for `ratchet agents`",
+        examples=["Answers questions."],
+    )
+    modules: tuple[str, ...] = Field(
+        default=(),
+        description="your Python files with tools, rules or machines, relative to the agent file",
+        examples=[["transfer.py"]],
+    )
 
-    @field_validator("models", mode="before")
+    @field_validator("models", mode="before", json_schema_input_type=str | ModelsByRole)
     @classmethod
     def _bare_names(cls, models: Any) -> Any:
         return _models(models)

@@ -26,10 +26,15 @@ class StepSnapshot(Frozen):
     """The state of a run when a step began."""
 
     run: str
+    """Its id."""
     machine: str
+    """Its name."""
     version: str
+    """The machine's."""
     step: int
+    """Its number."""
     branch: int
+    """How often the run had been rolled back."""
     state: str
     """The state that the step begins with."""
     context: JsonObject
@@ -37,7 +42,9 @@ class StepSnapshot(Frozen):
     counters: dict[str, float]
     """What the run had spent by then."""
     visit: int
+    """Number of the visit that begins."""
     transitions: int
+    """How many there had been."""
     records: int
     """How many records the log had by then."""
     messages: int

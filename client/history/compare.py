@@ -31,14 +31,18 @@ class Side(RunSummary):
     """One of two runs."""
 
     run: str
+    """Its id."""
     goal: str = ""
+    """The first 200 characters of the goal."""
     ok: bool = False
+    """It reached its goal."""
 
 
 class StepOf(Frozen):
     """What one run did in one step that holds."""
 
     branch: int
+    """How often the run had been rolled back."""
     path: tuple[str, ...]
     """The states that it went through."""
     summary: tuple[str, ...]
@@ -53,8 +57,11 @@ class StepPair(Frozen):
     """The same step of both runs."""
 
     step: int
+    """Its number."""
     left: StepOf | None
+    """None: this run has no such step."""
     right: StepOf | None
+    """None: this run has no such step."""
     difference: Difference | None = None
     """Where they differ first; None: both did the same."""
 
@@ -63,8 +70,11 @@ class Comparison(Frozen):
     """Two runs side by side."""
 
     left: Side
+    """The one that was named first."""
     right: Side
+    """The other one."""
     steps: tuple[StepPair, ...]
+    """In order."""
     shared: int = 0
     """How many records at the beginning are the very same: one run was forked from the other, or both from
     a third."""

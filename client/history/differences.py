@@ -24,6 +24,7 @@ class Difference(Frozen):
     left: str
     """As JSON, cut; empty: there is none on this side."""
     right: str
+    """The same of the other side."""
 
 
 def first_difference(left: Any, right: Any, at: str = "") -> Difference | None:

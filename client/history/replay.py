@@ -24,7 +24,9 @@ class StepDifference(Frozen):
     """The first record that today's code writes in another way."""
 
     seq: int
+    """Its number."""
     step: int
+    """In which it is."""
     recorded: str
     """`state: event`; empty: today there is one record more."""
     today: str
@@ -37,6 +39,7 @@ class ReplayResult(Frozen):
     """What a replay showed."""
 
     run: str
+    """Its id."""
     before: int | None = None
     """Only records with smaller numbers were compared; None: all."""
     same: bool
@@ -48,6 +51,7 @@ class ReplayResult(Frozen):
     records: int
     """How many records were compared."""
     difference: StepDifference | None = None
+    """The first record that differs; None: none does."""
     notes: tuple[str, ...] = ()
     """What could not be compared."""
 

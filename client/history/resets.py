@@ -29,6 +29,7 @@ class StandingCall(Frozen):
     key: str
     """Idempotency key; it begins with the id of the run, or inner run, that made it."""
     title: str
+    """The tool, and how it was called."""
     begun: float
     """Seconds since 1970."""
     outcome: str
@@ -43,11 +44,13 @@ class Reset(Frozen):
     by: str
     """Who asked Temporal for it, as that program named itself; empty: it did not."""
     reason: str
+    """As it was given."""
     back_to: float
     """When the last event happened that still holds."""
     step: int | None = None
     """The step that the run was in then, 0 before its first; None: a later reset has dropped this one."""
     calls: tuple[StandingCall, ...] = ()
+    """What the dropped part did that stands."""
     unknown: str = ""
     """Why nothing can be said of such calls; empty: these are all."""
 

@@ -40,19 +40,27 @@ class RequestSummary:
     """An open request in short, as the memo of its run has it."""
 
     id: str
+    """Such as `r1`."""
     kind: Kind
+    """Why the run asks."""
     text: str = ""
     """The beginning of the question."""
     tool: str | None = None
+    """Of the call that it is about; None: it is about none."""
     digest: str
+    """A decision must name it."""
     options: tuple[Verb, ...] = ()
+    """What may be decided."""
     deadline: float | None = None
     """Seconds since 1970."""
     group: str | None = None
+    """Who decides; None: anybody."""
     approvers: tuple[str, ...] = ()
     """Who may decide, the first five; empty: anybody."""
     quorum: int = 1
+    """How many must decide the same."""
     signed: bool = False
+    """Only signed decisions count."""
     arguments: dict[str, Any] | None = None
     """None: there are none, or they are too long for a list."""
     because: str = ""
@@ -70,8 +78,11 @@ class RunLine:
     run_id: str = ""
     """Temporal's id of the newest execution."""
     progress: Progress
+    """Temporal's status."""
     agent: str = ""
+    """Its name."""
     machine: str = ""
+    """Its name."""
     task_queue: str
     """Of its workers: `ratchet`, or one of its own for a run of `ratchet run`."""
     state: str = ""
@@ -79,14 +90,19 @@ class RunLine:
     waiting: str = ""
     """Kind of the oldest open request, or `paused`; empty: the run waits for nobody."""
     waiting_since: datetime | None = None
+    """When that request was opened, or it was paused."""
     deadline: datetime | None = None
+    """The earliest of its requests'."""
     exit_reason: str = ""
+    """Empty: it is not over, or Temporal does not know."""
     ok: bool | None = None
     """It reached its goal; None: it is not over, or the archive here does not know."""
     goal: str = ""
     """The first 200 characters of the goal."""
     started: datetime
+    """When it began."""
     closed: datetime | None = None
+    """When it ended; None: it is not over."""
     requests: tuple[RequestSummary, ...] = ()
     """The oldest five open requests."""
     log_head: str = ""

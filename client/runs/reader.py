@@ -49,6 +49,7 @@ class RunLog:
     """A run's records, and how they were read."""
 
     records: tuple[Record, ...]
+    """Oldest first."""
     from_history: bool = False
     """No worker answers: Temporal's history has them, or today's code wrote them in a replay of it."""
 

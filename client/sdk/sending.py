@@ -42,7 +42,9 @@ class SentSignal(Frozen):
     """A message that went as a signal: it takes effect when a worker takes it, and nobody has answered."""
 
     run: str
+    """Its id."""
     message: MessageName
+    """What was sent."""
     id: str
     """Of the decision or the command."""
     body: JsonObject

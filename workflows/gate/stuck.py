@@ -53,13 +53,16 @@ class StuckSettings(Strict):
     """When a run counts as stuck; null switches a rule off."""
 
     repeats: int | None = Field(
-        default=5, ge=2, le=1000, description="equal calls with equal results, without a new call in between"
+        default=5,
+        ge=2,
+        le=1000,
+        description="equal calls with equal results, without a new call in between; null: any number",
     )
     replies: int | None = Field(
         default=10,
         ge=2,
         le=1000,
-        description="replies in a row that the model has given before, with no new call",
+        description="replies in a row that the model has given before, with no new call; null: any number",
     )
 
 

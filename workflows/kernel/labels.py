@@ -60,7 +60,7 @@ class ToolLabels(Strict):
     """What the agent file says of tools, in place of what they say themselves."""
 
     brings: tuple[Label, ...] | None = Field(
-        default=None, max_length=10, description="null: as the tool says"
+        default=None, max_length=10, description="null: as the tool says", examples=[["untrusted"]]
     )
     sends: Sink | None = Field(default=None, description="null: as the tool says")
 
@@ -72,14 +72,19 @@ class Labels(Strict):
         default=(),
         max_length=10,
         description="labels of goal, material and what else a run begins with",
+        examples=[["untrusted"]],
     )
     people: tuple[Label, ...] = Field(
-        default=(), max_length=10, description="labels of what people write to a run; empty: it is trusted"
+        default=(),
+        max_length=10,
+        description="labels of what people write to a run; empty: it is trusted",
+        examples=[["untrusted"]],
     )
     tools: dict[Annotated[str, StringConstraints(pattern=r"^[^\s\[\]]{1,100}$")], ToolLabels] = Field(
         default_factory=dict,
         max_length=500,
         description="name, with `*` and `?` -> labels; the first that fits counts",
+        examples=[{"http_*": {"sends": "external"}}],
     )
 
     def labelled(self, spec: ToolSpec) -> ToolSpec:

@@ -95,6 +95,7 @@ class Record(Frozen):
     branch: int = 0
     """Rises at each rollback."""
     machine: str
+    """Its name."""
     state: str
     """Where the machine was."""
     event: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
-from activities.contracts import MODEL_ATTEMPTS, CodeLimits, Strict
+from activities.contracts import MODEL_ATTEMPTS, CodeLimits, Strict, bare_name_too
 from workflows.machines.authoring import Context, InnerLimits, JsonObject
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.inner import NamesMachine
@@ -36,6 +36,8 @@ class Compression(Strict):
 
 class Nested(NamesMachine):
     """When a sub-query becomes a run of its own with depth + 1, and how."""
+
+    model_config = ConfigDict(json_schema_extra=bare_name_too)
 
     policy: str = Field(
         default="never",

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from activities.contracts import Strict, read_only
+from activities.contracts import Strict, bare_name_too, read_only
 from workflows.kernel.errors import NotLoaded, error_text
 from workflows.machines.authoring import FatalError, JsonObject, KernelError
 
@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 class NamedSpec(Strict):
     """A part as an agent file declares it; a bare name is the part with its default."""
+
+    model_config = ConfigDict(json_schema_extra=bare_name_too)
 
     type: str = Field(description="a shipped one, or one that the worker has loaded")
     value: float | None = Field(default=None, allow_inf_nan=False, description="its number, where it has one")
