@@ -1,98 +1,43 @@
-"""Writes docs/machines.md from the code: `make docs`. A test compares the page with the code."""
+"""Writes what is made from the code: `make docs`. A test compares each file with the code."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from client.agents.options import options_of
-from workflows import registry
-from workflows.kernel.diagram import mermaid, rights, table
-from workflows.kernel.machine import COMMON_EXITS, Machine
+from client.agents.agentfile import EXAMPLES
+from client.agents.schema import MESSAGES, message_schema
+from docs import machines, reference
 
-__all__ = ["PAGE", "anchor_of", "page"]
+__all__ = ["FILES"]
 
-PAGE = Path(__file__).parent / "machines.md"
-HEAD = """# Machines
-
-Made by `make docs` from the declarations in `workflows/machines/`; do not edit. The table is what runs: a
-transition that is not in it breaks a rule, and a state can neither read, write nor ask for anything that it
-did not declare. For a machine of your own, `ratchet machines NAME` and `ratchet diagram NAME` show the same;
-how to write one: [own-machine.md](own-machine.md). Times are in seconds.
-"""
-EXITS = """## Exit reasons of every machine
-
-A result's `exit_reason` is one of the machine's own, or one of these; then `ok` is false.
-"""
-MATERIAL = "It takes material: `ratchet run --material FILE`.\n"
+DOCS = Path(__file__).parent
 
 
-def page() -> str:
-    """The whole page."""
-    machines = registry.shipped()
-    head = [HEAD, _contents(machines), EXITS, _exits(COMMON_EXITS)]
-    return "\n".join([*head, *map(_section, machines)])
+def _message(name: str) -> str:
+    return _text(message_schema(name))
 
 
-def _section(machine: Machine) -> str:
-    return "\n".join(
-        [
-            f"## {_title(machine)}\n",
-            f"{machine.description}\n",
-            *([MATERIAL] if machine.takes_material else []),
-            f"```mermaid\n{mermaid(machine)}```\n",
-            "### Transitions\n",
-            table(machine),
-            "### States\n",
-            rights(machine),
-            "### Options\n",
-            _options(machine),
-            *(["### Exit reasons\n", _exits(machine.exits)] if machine.exits else []),
-        ]
-    )
+def _text(schema: object) -> str:
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
-def _contents(machines: Iterable[Machine]) -> str:
-    rows = [
-        [f"[{m.name}](#{anchor_of(_title(m))})", m.description, ", ".join(f"`{role}`" for role in m.roles)]
-        for m in machines
-    ]
-    return _markdown(["machine", "what it does", "model roles"], rows)
-
-
-def _options(machine: Machine) -> str:
-    rows = [
-        [
-            f"`{option.name}`",
-            "must be given" if option.default is None else f"`{option.default}`",
-            option.allowed,
-            option.meaning,
-        ]
-        for option in options_of(machine.options)
-    ]
-    return _markdown(["option", "default", "allowed", "meaning and unit"], rows)
-
-
-def _exits(exits: Mapping[str, str]) -> str:
-    rows = ([f"`{reason}`", meaning] for reason, meaning in exits.items())
-    return _markdown(["exit reason", "meaning"], rows)
-
-
-def _title(machine: Machine) -> str:
-    return f"{machine.name} (version {machine.version})"
-
-
-def anchor_of(title: str) -> str:
-    """The anchor that GitHub makes of a heading."""
-    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-
-
-def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    cells = [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in (head, *rows)]
-    lines = [f"| {' | '.join(row)} |" for row in cells]
-    return "\n".join([lines[0], "|" + " --- |" * len(cells[0]), *lines[1:]]) + "\n"
-
+FILES: Mapping[Path, Callable[[], str]] = {
+    DOCS / "machines.md": machines.page,
+    DOCS / "reference-agent-file.md": reference.agent_file_page,
+    DOCS / "reference-commands.md": reference.commands_page,
+    DOCS / "reference-client.md": reference.client_page,
+    DOCS / "reference-fields.md": reference.fields_page,
+    DOCS / "reference-messages.md": reference.messages_page,
+    DOCS / "reference-settings.md": reference.settings_page,
+    EXAMPLES / "new" / "agent.schema.json": lambda: _text(reference.shipped_agent_schema()),
+    **{DOCS / "schemas" / f"{name}.json": partial(_message, name) for name in MESSAGES},
+}
+"""Each file that is made, and what makes its text."""
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for file, text in FILES.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text(), encoding="utf-8")

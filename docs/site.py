@@ -26,7 +26,7 @@ OF_THE_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 PAGES = [*(ROOT / name for name in OF_THE_ROOT), *sorted(DOCS.glob("*.md"))]
 STAGE = ROOT / "build" / "pages"
 LINK = re.compile(r"\]\((?!http)([\w./-]+)(#[\w-]*)?\)")
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml"}
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 
 def stage() -> None:

@@ -21,6 +21,7 @@ from typing import get_args
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from jsonschema import Draft202012Validator
 
 import ratchet
 from activities.contracts import CodeLimits
@@ -28,11 +29,14 @@ from activities.extensions import load_modules
 from activities.material import MATCH_CHARS, MATCHES, SLICE_CHARS
 from client.agents.agentfile import load_agent
 from client.agents.options import options_of
+from client.agents.schema import MESSAGES, message_schema
 from client.cli.app import COMMANDS
 from client.keys import public_key
 from client.sdk.material import MAX_BYTES, SHORT_BYTES
 from client.server.embedded import temporal_binary
-from docs.generate import PAGE, anchor_of, page
+from docs.generate import FILES
+from docs.markdown import anchor_of
+from docs.reference import WRITTEN
 from tests import forked
 from tests.examplekit import ROOT
 from workflows import registry
@@ -341,8 +345,60 @@ def test_stages_of_the_page_make_a_machine(number: int, tmp_path: Path) -> None:
 # -- what is generated, named and linked --------------------
 
 
-def test_machines_page_is_what_the_code_says() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_file_made_from_the_code_is_what_the_code_says(file: Path) -> None:
+    same = file.exists() and file.read_text(encoding="utf-8") == FILES[file]()
+    assert same, f"{file.name} is out of date: `make docs` writes it from the code"
+
+
+def test_everything_in_the_reference_has_a_meaning() -> None:
+    rows = [
+        f"{file.name}: {row}"
+        for file in DOCS.glob("reference-*.md")
+        for row in re.findall(r"^\|.*\|  \|$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert not rows, "describe it where it is declared, in `description=` or in the text under it"
+
+
+def test_key_of_an_agent_file_without_a_value_has_an_example() -> None:
+    rows = re.findall(
+        r"^\| (`\w+`) \| (.*) \| (.*) \| (.*) \| .* \|$", text_of("reference-agent-file.md"), re.MULTILINE
+    )
+    assert len(rows) > 90
+    empty = ("`null`", '`""`', "`{}`", "must be given")
+    assert not [
+        key
+        for key, kind, default, examples in rows
+        if default in empty and not examples and "](#" not in kind
+    ]
+
+
+def test_every_variable_of_the_code_is_on_the_settings_page() -> None:
+    code = [
+        ROOT / "worker.py",
+        *(path for room in ("activities", "client") for path in (ROOT / room).rglob("*.py")),
+    ]
+    named = {
+        name
+        for path in code
+        for name in re.findall(
+            r"\b(?:(?:RATCHET|OPENAI)_[A-Z_]*[A-Z]|(?!TEMPORAL)[A-Z]+_API_KEY)\b", path.read_text()
+        )
+    }
+    assert named
+    assert named <= set(re.findall(r"`([A-Z_]+)`", text_of("reference-settings.md")))
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_message_of_the_reference_can_be_sent(name: str) -> None:
+    model = MESSAGES[name][0]
+    schema = Draft202012Validator(message_schema(name))
+    for written in WRITTEN[name]:
+        schema.validate(written)
+        assert (
+            model.model_validate(written).model_dump(mode="json", include=set(written), exclude_unset=True)
+            == written
+        )
 
 
 def test_every_exit_reason_has_an_explanation() -> None:
@@ -414,7 +470,8 @@ def test_every_option_of_the_pages_exists() -> None:
         text = re.sub(r"docker compose.*|`?temporal w.*|npx .*|pip install .*", "", text)
         text = re.sub(r"^```json\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)  # of other programs
         for option in re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text):
-            assert f"--{option}" in code or option in code, f"{path.name}: --{option}"
+            name = option.removeprefix("no-")  # Typer makes it of a switch
+            assert f"--{name}" in code or name in code, f"{path.name}: --{option}"
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

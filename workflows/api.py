@@ -179,7 +179,7 @@ class AgentSpec(Strict):
     models: dict[Annotated[str, StringConstraints(max_length=100)], ModelSpec] = Field(
         default_factory=lambda: {"default": ModelSpec()},
         max_length=100,
-        description="by role; every machine needs `default`. In a file a bare name is a model of `openai`",
+        description="by role; every machine needs `default`. In a file the name of a model is enough",
         examples=["gpt-5-mini"],
     )
     instructions: str = Field(

@@ -114,7 +114,7 @@ class ModelSpec(Strict):
     base_url: str | None = Field(
         default=None,
         max_length=2000,
-        description="an OpenAI-compatible server without a key; null: OPENAI_BASE_URL, else OpenAI",
+        description="an OpenAI-compatible server without a key; null: that of its provider",
         examples=["http://localhost:11434/v1"],
     )
     api: Literal["chat", "responses"] = Field(

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import WithDefaultSchema
 
-__all__ = ["Option", "options_in", "options_of", "schema_of"]
+__all__ = ["DefaultsToo", "Option", "allowed_text", "options_in", "options_of", "schema_of", "without_marks"]
 
 Schema = Mapping[str, Any]
 SOURCE = re.compile(r"\s*\[((?:R-\d+-\d+|\d+(?:\.\d+)+)(?:, *(?:R-\d+-\d+|\d+(?:\.\d+)+))*)\]\s*$")
@@ -36,7 +36,7 @@ class Option:
 
 def options_of(model: type[BaseModel]) -> tuple[Option, ...]:
     """All keys of a model, those of inner objects after the key that holds them."""
-    return options_in(schema_of(model, _DefaultsToo))
+    return options_in(schema_of(model, DefaultsToo))
 
 
 def options_in(schema: Schema) -> tuple[Option, ...]:
@@ -45,23 +45,29 @@ def options_in(schema: Schema) -> tuple[Option, ...]:
     return tuple(_options(_without_references(schema, types), ""))
 
 
+def allowed_text(schema: Schema, types: Schema) -> str:
+    """What may be given where a schema stands, in words; `types`: what its references name."""
+    return _allowed(_without_references(schema, types))
+
+
 def schema_of(model: type[BaseModel], generator: type[GenerateJsonSchema] = GenerateJsonSchema) -> Any:
     """The JSON schema of a model, without marks of the specification."""
-    return _without_marks(model.model_json_schema(schema_generator=generator))
+    return without_marks(model.model_json_schema(schema_generator=generator))
 
 
-def _without_marks(value: Any) -> Any:
+def without_marks(value: Any) -> Any:
+    """The schema without the parts of the specification that its descriptions end with."""
     if isinstance(value, dict):
         return {
             key: SOURCE.sub("", item)
             if key == "description" and isinstance(item, str)
-            else _without_marks(item)
+            else without_marks(item)
             for key, item in value.items()
         }
-    return [_without_marks(item) for item in value] if isinstance(value, list) else value
+    return [without_marks(item) for item in value] if isinstance(value, list) else value
 
 
-class _DefaultsToo(GenerateJsonSchema):
+class DefaultsToo(GenerateJsonSchema):
     """Writes the defaults that factories make, too."""
 
     def get_default_value(self, schema: WithDefaultSchema) -> Any:

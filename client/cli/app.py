@@ -24,13 +24,21 @@ from client.cli.values import PlainGroup
 from client.errors import RatchetError, UsageError
 from client.runs.words import plain
 
-__all__ = ["COMMANDS", "app", "execute", "main"]
+__all__ = ["COMMANDS", "EXIT_CODES", "GROUPS", "app", "execute", "main"]
 
 INTERRUPTED = 130
-EXIT_CODES = (
-    "Exit codes: 0 done, or sent; 1 it failed, or there is no such thing; 2 wrong usage; 3 the run refuses "
-    "it and says why; 4 nobody confirmed it; 5 a bug in the machine stops the run until it is fixed; "
-    "130 interrupted."
+EXIT_CODES = {
+    0: "done, or sent",
+    1: "it failed, or there is no such thing",
+    2: "wrong usage",
+    3: "the run refuses it and says why",
+    4: "nobody confirmed it",
+    5: "a bug in the machine stops the run until it is fixed",
+    INTERRUPTED: "interrupted",
+}
+BEGIN = (
+    "New here? `ratchet init` writes an agent that runs without a key, `ratchet run` runs it; then "
+    "docs/tutorial.md."
 )
 COMMANDS = {
     "init": ("new", "Write an agent, a tool, a test and a `.gitignore` to begin with."),
@@ -77,6 +85,7 @@ COMMANDS = {
     "tools": ("catalog", "List tools: what they do, their arguments, what a second call would do."),
     "machines": ("catalog", "List machines; with a NAME its options, states and exit reasons."),
     "modules": ("catalog", "List or forget the modules that earlier commands in this directory named."),
+    "schema": ("catalog", "Print the JSON schema of an agent file, for editors, or of a message to a run."),
     "diagram": ("catalog", "Print a machine as a Mermaid state diagram or as a table."),
     "costs": ("costs", "Show what runs have cost, by agent, model or day."),
     "mcp": ("mcp", "Serve runs to an MCP client on standard input and output."),
@@ -89,7 +98,7 @@ GROUPS = {
     "Run": "run fork dev down task cancel",
     "People": "inbox approve reject edit answer retry topup finish pause resume steer abort limits rollback",
     "Look": "list show steps log watch result compare verify console costs",
-    "Build": "init new agents tools machines modules diagram test export replay",
+    "Build": "init new agents tools machines modules diagram schema test export replay",
     "Operate": "doctor check gc key codec mcp",
 }
 """How `--help` groups the commands; one that is in no group comes last."""
@@ -163,7 +172,7 @@ class _LazyGroup(PlainGroup):
 app = typer.Typer(
     cls=_LazyGroup,
     help="Durable LLM agents as verified finite state machines on Temporal.",
-    epilog=EXIT_CODES,
+    epilog=f"{BEGIN}\n\nExit codes: {'; '.join(f'{code} {text}' for code, text in EXIT_CODES.items())}.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

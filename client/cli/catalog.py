@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ import typer
 
 from client.agents.agentfile import SCRIPTED, Choice, agents_here, load_agent, shipped_agents
 from client.agents.options import Option, options_in
+from client.agents.yaml import nearest
 from client.cli import render
-from client.cli.options import AgentName, CommonOptions, Json, command
+from client.cli.options import AgentName, CommonOptions, DirectoryOptions, Json, command
 from client.errors import UsageError
 from client.runs.words import plain
 from workflows.people import Approvals
@@ -105,6 +107,29 @@ def _agent_text(row: Mapping[str, Any]) -> str:
         "needs no model: it follows a script" if set(models) == {SCRIPTED} else f"models: {', '.join(models)}"
     )
     return f"{row['description']}\nmachine {row['machine']} · {needs}".lstrip("\n")
+
+
+@command(app)
+async def schema(
+    common: DirectoryOptions,
+    of: Annotated[
+        str, typer.Argument(metavar="NAME", help="agent, or a message: task, result, decision, ...")
+    ],
+    agent: AgentName = None,
+) -> None:
+    """Print the JSON schema of an agent file, for editors, or of a message to or from a run.
+
+    That of `agent` knows the machines and tools that there are; with --agent also those of its modules.
+    """
+    from client.agents.schema import MESSAGES, agent_schema, message_schema
+
+    if of not in ("agent", *MESSAGES):
+        raise UsageError(f"there is no schema {of}; {nearest(of, ('agent', *MESSAGES))}")
+    if of == "agent":
+        catalog = _catalog(common, agent)
+        names = [machine.name for machine in catalog.machines], [tool.name for tool in catalog.tools]
+    found = agent_schema(*names) if of == "agent" else message_schema(of)
+    typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
 
 
 @command(app)
@@ -250,7 +275,9 @@ async def diagram(
     common: CommonOptions,
     which: MachineOptions,
     machine: Annotated[str, typer.Argument(help="Name of a machine, or id of a run with --run.")],
-    form: Annotated[Literal["mermaid", "table"], typer.Option("--form", "-f")] = "mermaid",
+    form: Annotated[
+        Literal["mermaid", "table"], typer.Option("--form", "-f", help="How it is drawn.")
+    ] = "mermaid",
     run: Annotated[bool, typer.Option("--run", help="Of a run, its state marked.")] = False,
 ) -> None:
     """Print a machine as a Mermaid state diagram or as a table."""
@@ -264,7 +291,7 @@ async def diagram(
     typer.echo(mermaid(found) if form == "mermaid" else table(found))
 
 
-def _catalog(common: CommonOptions, agent: str | None) -> Catalog:
+def _catalog(common: DirectoryOptions, agent: str | None) -> Catalog:
     from client.agents.catalog import Catalog
     from client.server.workerconfig import Allowed
 

@@ -1,6 +1,7 @@
 """Commands that write files to begin with: init, new. They overwrite nothing.
 
-They copy from `examples/new`; in `my_tool` and `my_machine` only the name changes.
+They copy from `examples/new`; in `my_tool` and `my_machine` only the name changes. A schema that editors read
+comes with each agent file.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ FILES = {
     "tool": ("my_tool.py", "test_my_tool.py"),
     "machine": ("my_machine.py", "my_machine.yaml", "test_my_machine.py"),
 }
+SCHEMA = Path("agent.schema.json")
+"""What editors check an agent file by; the file's first line names it. Made by `make docs`."""
 DETECTIVE = "examples/agents/log_detective.yaml"
 
 
@@ -55,6 +58,8 @@ async def init(
             "ratchet agents": "lists them",
         }
     texts = {path: file.read_bytes() for path, file in files.items()}
+    if not examples:
+        texts |= _schema(folder)
     if not (folder / GITIGNORE).exists():
         texts[GITIGNORE] = f"{IGNORED}\n__pycache__/\n".encode()
     elif IGNORED not in (folder / GITIGNORE).read_text(encoding="utf-8", errors="replace"):
@@ -76,7 +81,7 @@ async def new(
         .replace(f"my_{kind}".encode(), name.encode())
         for one in FILES[kind]
     }
-    _write(Path(), texts)
+    _write(Path(), texts | (_schema(Path()) if kind == "machine" else {}))
     if kind == "tool":
         _say_next(
             {
@@ -100,6 +105,11 @@ def _example_files() -> list[Path]:
         for path in EXAMPLES.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and TEMPLATES not in path.parents
     )
+
+
+def _schema(folder: Path) -> dict[Path, bytes]:
+    """The schema of agent files, unless the folder has one: it may know machines of its own."""
+    return {} if (folder / SCHEMA).exists() else {SCHEMA: (TEMPLATES / SCHEMA).read_bytes()}
 
 
 def _check_name(kind: str, name: str) -> None:

@@ -6,12 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
 from activities.store.archive import Archive
+from client.agents.schema import message_schema
 from tests.server.trials import (
     begin,
     calls,
@@ -124,6 +126,41 @@ async def test_run_cancelled_before_its_first_step_has_result_and_log(
         status = await run.query("status", result_type=RunStatus)
         assert (status.exit_reason, status.finished) == ("cancelled", records[-1].at)
         await replayed(run, settings)
+
+
+async def test_answers_are_what_their_schemas_say(working: Client) -> None:
+    """As a program of another language gets them: plain JSON, in which no key is undescribed."""
+    once = calls(("mark_once", {"line": "paid"}))
+    given = task(once, "done", tools=("mark_once",), people=ASKED, approvals=CAREFUL)
+    run = await begin(working, given.model_dump(mode="json"))
+    request = await open_request(run, "approval")
+    decision = {"request": request.id, "digest": request.digest, "decision": "approve", "by": "ann"}
+    answers = {
+        "task": given.model_dump(mode="json"),
+        "command-done": await run.execute_update("command", {"command": "pause"}, result_type=dict),
+        "requests": await run.query("requests", {"schemas": True}, result_type=dict),
+        "decided": await run.execute_update("decide", decision, result_type=dict),
+    }
+    await run.signal("command", {"command": "resume"})
+    answers["result"] = await working.get_workflow_handle(run.id, result_type=dict).result()
+    for name in ("status", "log", "steps", "effects", "transcript"):
+        answers[name] = await run.query(name, result_type=dict)
+    answers["result-page"] = await run.query("result", {"since": 0}, result_type=dict)
+    assert answers["requests"]["open"]
+    assert answers["requests"]["tools"]
+    assert answers["result"]["calls"] == answers["effects"]["calls"]
+    for name, answer in answers.items():
+        Draft202012Validator(closed(message_schema(name))).validate(answer)
+
+
+def closed(schema: Any) -> Any:
+    """The schema, with no other keys than it describes."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inside = {key: closed(one) for key, one in schema.items()}
+    return {**inside, "additionalProperties": False} if isinstance(schema.get("properties"), dict) else inside
 
 
 async def test_approval_by_update_lets_the_call_happen(working: Client, settings: Settings) -> None:
