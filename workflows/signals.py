@@ -20,16 +20,14 @@ from temporalio.exceptions import ApplicationError
 
 from activities.text import problems_text
 from workflows.engine.loop import Drive
+from workflows.engine.run_state import DECISION_FACTS
+from workflows.gate.approvals import person_label
 from workflows.gate.decisions import Refused
 from workflows.people import Command, CommandDone, Decided, Decision
 
 __all__ = ["Messages", "plain"]
 
 M = TypeVar("M", bound=BaseModel)
-FACTS = {"request", "digest", "decision", "id", "by", "made_at"}
-"""What the log says of a decision that does not count, or came before; its arguments may be long."""
-COMMENT = 500
-"""Characters of its comment."""
 AT_ONCE = 100
 """Signals that are taken in one workflow task: some 20 ms. Temporal takes a worker that needs 2 s for a task
 as stuck, and gives the task out again, for ever; ten thousand signals may have come while no worker ran, or a
@@ -167,33 +165,32 @@ class Messages:
 
 def _decide(drive: Drive, decision: Decision) -> None:
     length = drive.run.suspension.snapshot.seq
-    about = decision.model_dump(mode="json", include=FACTS, exclude_defaults=True)
     try:
         drive.run.decide(decision)
     except Refused as refused:
-        about["text"] = decision.text[:COMMENT]
-        drive.run.log_event("RefusedDecision", by=_claimed(decision.by), about=about, error=str(refused))
+        drive.run.log_refused(decision, str(refused))
     else:
         if drive.run.suspension.snapshot.seq == length:
-            drive.run.log_event("RepeatedDecision", by=_claimed(decision.by), reason=BEFORE, about=about)
+            about = decision.model_dump(mode="json", include=DECISION_FACTS, exclude_defaults=True)
+            drive.run.log_event(
+                "RepeatedDecision", by=person_label(decision.by, verified=False), reason=BEFORE, about=about
+            )
 
 
 def _command(drive: Drive, command: Command) -> None:
     if drive.run.senders.is_repeat(command):
         about = {"command": command.command, "id": command.id}
-        drive.run.log_event("RepeatedCommand", by=_claimed(command.by), reason=BEFORE, about=about)
+        drive.run.log_event(
+            "RepeatedCommand", by=person_label(command.by, verified=False), reason=BEFORE, about=about
+        )
         return
     try:
         drive.commands.put(command)
     except Refused as refused:
-        drive.commands.log_refused(command, _claimed(command.by), str(refused))
+        drive.commands.log_refused(command, person_label(command.by, verified=False), str(refused))
 
 
 BEFORE = "it came before and counts once"
-
-
-def _claimed(by: str) -> str:
-    return f"{by or 'somebody'} (claimed)"
 
 
 def plain(value: Any) -> Any:

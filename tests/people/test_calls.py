@@ -120,6 +120,32 @@ async def test_decision_that_was_kept_counts_for_what_it_is_about_whatever_its_n
         assert [(one.request, one.outcome) for one in bench.result.decisions] == [("r1", "approved")]
 
 
+async def test_kept_outcome_of_another_attempt_does_not_count() -> None:
+    """Its digest says which call, and not which attempt of it a person has looked up."""
+    async with lost_payment() as shown:
+        request = shown.open[0]
+        assert request.kind == "outcome"
+        await shown.command("abort")
+    bench = lost_payment()
+    bench.identity = replace(bench.identity, reset_since=1.0)
+    bench.blocked.add("ask_model")
+    async with bench:
+        with pytest.raises(Refused, match="It is kept"):
+            await bench.decide("retry", request=request.model_copy(update={"id": "r7"}))
+        await bench.release()
+        assert [one.kind for one in bench.open] == ["outcome"]
+        refused = [one.error or "" for one in bench.records if one.event == "RefusedDecision"]
+        assert "no request 'r7'" in refused[-1]
+        await bench.command("abort")
+
+
+def lost_payment() -> Bench:
+    """A run whose payment is lost, so that it asks what became of it."""
+    bench = Bench(brain("tools pay 3"))
+    bench.results = {"pay": UNKNOWN}
+    return bench
+
+
 async def test_title_that_is_cut_says_so() -> None:
     async with Bench(brain(f"tools pay {'9' * 120}"), approvals=ASKED) as bench:
         assert bench.drive.status().doing == f'pay(x="{"9" * 96}…)'

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +24,7 @@ from activities.contracts import (
 )
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.gate import texts
-from workflows.gate.approvals import ApprovalPolicy, RequiredApproval
+from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, person_label
 from workflows.gate.bounds import WITHIN_BOUND, Bounds
 from workflows.gate.decisions import Commands, Refused
 from workflows.gate.requests import Position, Requests
@@ -44,6 +43,12 @@ COUNTED = ("model_calls", "tool_calls")
 """Counters of calls."""
 MAX_EARLY, MAX_EARLY_BYTES = 100, 16_384
 """Decisions that are kept until what they are about is asked, and the most bytes of each as JSON."""
+DECISION_FACTS = {"request", "digest", "decision", "id", "by", "made_at"}
+"""What the log says of a decision that does not count, or came before; its arguments may be long."""
+COMMENT = 500
+"""Characters of the text of a refused one."""
+RENUMBERED = {"approval", "question", "escalation"}
+"""Kinds of request whose digest is over all that a person sees."""
 MAX_STATUS_CHARS = 2000
 """Of answer and error in a status; the result has the whole."""
 OF_THE_MACHINE = {"question", "escalation"}
@@ -346,16 +351,28 @@ class RunState:
         for decision in self.early_decisions:
             if self.requests.knows(decision.digest):
                 self.early_decisions = tuple(one for one in self.early_decisions if one is not decision)
-                with suppress(Refused):
+                try:
                     self.decide(self._renumbered(decision))
+                except Refused as refused:
+                    self.log_refused(decision, str(refused))
 
     def _renumbered(self, decision: Decision) -> Decision:
-        """About the open request for just this. It may have had another number before the run was reset, as
-        more or less was asked before it. A signature is over the number, too: such a decision stays."""
-        named = [one.id for one in self.requests.open_requests if one.digest == decision.digest]
-        if decision.signature or decision.request in named or not named:
+        """About the open request for just this call or question. It may have had another number before the
+        run was reset, as more or less was asked before it. A signature is over the number, too; the digest of
+        other kinds says where the run stands, not what a person has seen there."""
+        requests = [one for one in self.requests.open_requests if one.digest == decision.digest]
+        named = [one.id for one in requests if one.kind in RENUMBERED]
+        if decision.signature or not named or any(one.id == decision.request for one in requests):
             return decision
         return decision.model_copy(update={"request": named[0]})
+
+    def log_refused(self, decision: Decision, why: str) -> None:
+        """Log a decision that does not count, with what it says."""
+        about = decision.model_dump(mode="json", include=DECISION_FACTS, exclude_defaults=True)
+        about["text"] = decision.text[:COMMENT]
+        self.log_event(
+            "RefusedDecision", by=person_label(decision.by, verified=False), about=about, error=why
+        )
 
     def check_live(self) -> None:
         """Raises Refused when the run is over."""
