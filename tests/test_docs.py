@@ -9,11 +9,13 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -296,6 +298,56 @@ def test_program_that_decides_runs(shell: Shell) -> None:
     assert lines[-1].endswith("payment 2: 48000 cents from us to Harbour Realty. ['approved']")
 
 
+@contextmanager
+def served(shell: Shell, module: str, words: str, ready: str) -> Iterator[None]:
+    """A server of another program, until the end of the test."""
+    output = shell.folder / ".run.txt"
+    with output.open("w") as out:
+        server = subprocess.Popen(
+            [sys.executable, "-m", module, *shlex.split(words)],
+            cwd=shell.folder,
+            env=shell.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        until(lambda: ready in output.read_text() or server.poll() is not None, ready)
+        assert server.poll() is None, output.read_text()
+        yield
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)
+
+
+@pytest.mark.exhaustive
+def test_application_of_the_fastapi_page_works_as_printed(shell: Shell) -> None:
+    pytest.importorskip("fastapi")
+    page = text_of("fastapi.md")
+    shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
+    (shell.folder / "desk.py").write_text(blocks(page, "python")[0])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        page = page.replace("8000", str(free.getsockname()[1]))
+    (words,) = re.findall(r"^    uvicorn (.*)$", page, re.MULTILINE)
+    begin, follow, ask, decide, result = re.findall(r"^    (curl .*)$", page, re.MULTILINE)
+    status = " -o .answer.txt -w '%{http_code}'"
+    with served(shell, "uvicorn", words, "Application startup complete"):
+        assert shell.run(begin) == '"march"'
+        assert shell.run(begin + status) == "409"
+        until(lambda: shell.run(ask) != "[]", "it asks")
+        assert shell.run(result + status) == "409"
+        (request,) = json.loads(shell.run(ask))
+        assert request["arguments"] == {"to": "Harbour Realty", "cents": 48000}
+        assert shell.run(decide.replace("DIGEST", "0" * 32) + status) == "409"
+        assert shell.run(decide.replace("DIGEST", request["digest"])) == '"approved"'
+        numbers = re.findall(r"^id: (\d+)$", shell.run(follow), re.MULTILINE)
+        assert numbers == [str(number) for number in range(len(numbers))]
+        rest = shell.run(f"{follow} -H 'last-event-id: {numbers[-3]}'")
+        assert re.findall(r"^id: (\d+)$", rest, re.MULTILINE) == numbers[-2:]
+        assert "payment 2: 48000 cents" in json.loads(shell.run(result))["answer"]
+        assert shell.run(follow.replace("march", "april") + status) == "404"
+
+
 # -- settings --------------------
 
 
@@ -466,7 +518,9 @@ def test_every_option_of_the_pages_exists() -> None:
     code = "".join(path.read_text() for path in (ROOT / "client" / "cli").glob("*.py"))
     code += "".join(name.replace("_", "-") for name in re.findall(r"\w+(?=: Annotated)", code))
     for path in PAGES:
-        text = re.sub(r"^ +(?:temporal|curl) .*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        text = re.sub(
+            r"^ +(?:temporal|curl|uvicorn) .*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE
+        )
         text = re.sub(r"docker compose.*|`?temporal w.*|npx .*|pip install .*", "", text)
         text = re.sub(r"^```json\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)  # of other programs
         for option in re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text):
