@@ -39,7 +39,7 @@ test: style
 test-all: style
 	@$(call BESIDE_TYPES,HYPOTHESIS_PROFILE=thorough $(BIN)/pytest $(AT_ONCE))
 
-# `make chaos SEED=7 FAULTS=300 PAUSE=2 OLDER=v1`: docs/operations.md says what it does.
+# `make chaos SEED=7 FAULTS=300 PAUSE=2 OLDER=v1`: docs/failures.md says what it does.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos.harness $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) \
 		$(if $(PAUSE),--pause $(PAUSE)) $(if $(OLDER),--older $(OLDER))

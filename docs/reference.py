@@ -151,7 +151,7 @@ def _json(value: object) -> str:
 
 SETTINGS = """
 A worker's settings are variables of its environment. A wrong value is refused when it starts, with the
-reason. Lists and objects are JSON. What they are good for: [operations.md](operations.md),
+reason. Lists and objects are JSON. What they are good for: [workers.md](workers.md),
 [encryption.md](encryption.md), [telemetry.md](telemetry.md), [mcp.md](mcp.md).
 """
 OTHERS = {

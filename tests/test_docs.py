@@ -211,7 +211,7 @@ def test_bug_of_the_tutorial_is_found_and_mended(shell: Shell) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["own-machine.md", "rules.md", "tools.md", "operations.md"])
+@pytest.mark.parametrize("name", ["own-machine.md", "rules.md", "tools.md", "workers.md", "notices.md"])
 def test_program_of_a_page_runs(name: str, shell: Shell) -> None:
     program = shell.folder / "program.py"
     program.write_text("\n".join(blocks(text_of(name), "python")))

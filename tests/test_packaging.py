@@ -52,7 +52,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SECRET = re.compile(r"PASSWORD|PWD|SECRET|TOKEN|_KEY$")
 PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+(\.\d+)?[a-z0-9.-]*(@sha256:[0-9a-f]{64})?")
-"""By tag, and by digest where somebody has added one (docs/operations.md)."""
+"""By tag, and by digest where somebody has added one (docs/workers.md)."""
 PYTHONS = [(3, 11), (3, 12), (3, 13), (3, 14)]
 SYSTEMS = {
     **{

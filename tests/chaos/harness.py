@@ -2,7 +2,7 @@
 
 A real server with its database in a file, worker processes, people who decide, and a world outside that
 writes down what was really done. A plan that follows from the seed says which runs begin and what goes
-wrong; the judge compares in the end what was done with what was to be done. See docs/operations.md.
+wrong; the judge compares in the end what was done with what was to be done. See docs/failures.md.
 """
 
 from __future__ import annotations
