@@ -18,11 +18,11 @@ from workflows import registry
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.machine import Machine
 
-__all__ = ["stage"]
+__all__ = ["index", "stage"]
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-OF_THE_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+OF_THE_ROOT = ("README.md", "AGENTS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 PAGES = [*(ROOT / name for name in OF_THE_ROOT), *sorted(DOCS.glob("*.md"))]
 STAGE = ROOT / "build" / "pages"
 LINK = re.compile(r"\]\((?!http)([\w./-]+)(#[\w-]*)?\)")
@@ -38,6 +38,21 @@ def stage() -> None:
     for path in PAGES:
         text = _blocks("mermaid").sub(lambda found: drawings[found[1]], path.read_text("utf-8"))
         (STAGE / _name(path)).write_text(_linked(text, path.parent), "utf-8")
+    (STAGE / "llms.txt").write_text(index(), "utf-8")
+
+
+def index() -> str:
+    """Every page with what it says first, for programs that read the site (llmstxt.org)."""
+    lines = []
+    for path in PAGES:
+        title, *paragraphs = path.read_text("utf-8").split("\n\n")
+        first = next((one for one in paragraphs if re.match(r"[\w`*\[]", one)), "")
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(first.split()))
+        sentence = re.split(r"(?<=[.?]) ", words)[0]
+        link = f"- [{title.lstrip('# ')}]({_name(path).removesuffix('.md')}.html)"
+        lines.append(f"{link}: {sentence}" if sentence else link)
+    about = "> Durable LLM agents as verified finite state machines on Temporal, in Python."
+    return "\n".join(("# Ratchet", "", about, "", "## Pages", "", *lines, ""))
 
 
 def _blocks(language: str) -> re.Pattern[str]:

@@ -36,6 +36,7 @@ from client.cli.app import COMMANDS
 from client.keys import public_key
 from client.sdk.material import MAX_BYTES, SHORT_BYTES
 from client.server.embedded import temporal_binary
+from docs import site
 from docs.generate import FILES
 from docs.markdown import anchor_of
 from docs.reference import WRITTEN
@@ -55,7 +56,9 @@ DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECURITY = ROOT / "SECURITY.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-PAGES = [ROOT / "README.md", CONTRIBUTING, SECURITY, *sorted(DOCS.glob("*.md"))]
+CHANGELOG = ROOT / "CHANGELOG.md"
+AGENTS = ROOT / "AGENTS.md"
+PAGES = [ROOT / "README.md", AGENTS, CONTRIBUTING, SECURITY, *sorted(DOCS.glob("*.md"))]
 WAITS = "nobody can be asked here"
 """What `ratchet run` prints without a terminal when a person must decide."""
 PATIENCE = 120
@@ -181,6 +184,14 @@ def test_tutorial_works_as_printed(shell: Shell) -> None:
     assert (shell.folder / "outbox.txt").read_text().splitlines()[:2] == ["Your parcel comes tomorrow."] * 2
     assert "send --> write: Rejected" in printed["ratchet diagram reply_desk --agent desk.yaml"]
     assert "1 passed" in printed["pytest test_desk.py"]
+
+
+@pytest.mark.exhaustive
+def test_commands_for_coding_agents_work_as_printed(shell: Shell) -> None:
+    text = AGENTS.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 80
+    for command in "".join(blocks(text, "sh")).splitlines():
+        shell.run(command)
 
 
 def test_machine_and_test_of_the_tutorial_are_short() -> None:
@@ -528,6 +539,29 @@ def test_every_option_of_the_pages_exists() -> None:
             assert f"--{name}" in code or name in code, f"{path.name}: --{option}"
 
 
+def test_messages_of_the_troubleshooting_page_are_the_products() -> None:
+    heads = re.findall(r"^### `(.*)`$", text_of("troubleshooting.md"), re.MULTILINE)
+    assert len(heads) >= 20
+    rooms = ("activities", "client", "workflows")
+    said = {text for room in rooms for path in (ROOT / room).rglob("*.py") for text in texts_of(path)}
+    for head in heads:
+        parts = [re.escape(part) for part in re.split(r" ?\.\.\. ?", head) if part]
+        assert sum(map(len, parts)) > 10, head
+        assert any(re.search(".*".join(parts), text, re.DOTALL) for text in said), f"nothing says {head!r}"
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """The texts of a file's code; what an f-string puts in is left out. Docstrings are none."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {one.value for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+    for one in ast.walk(tree):
+        if isinstance(one, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "\0" for part in one.values)
+            yield "".join(map(str, parts))
+        elif isinstance(one, ast.Constant) and isinstance(one.value, str) and one not in prose:
+            yield one.value
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     reached: set[str] = set()
     new = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
@@ -538,6 +572,13 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert {path.name for path in DOCS.glob("*.md")} == reached
     assert "](SECURITY.md)" in README
     assert "](CONTRIBUTING.md)" in README
+
+
+def test_index_for_programs_lists_every_page() -> None:
+    named = re.findall(r"^- \[.+\]\(([\w-]+)\.html\)", site.index(), re.MULTILINE)
+    assert sorted(named) == sorted(
+        "index" if path.stem == "README" else path.stem for path in [*PAGES, CHANGELOG]
+    )
 
 
 def test_paths_and_targets_for_contributors_exist() -> None:
@@ -552,7 +593,7 @@ def test_paths_and_targets_for_contributors_exist() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    for path in (*PAGES, ROOT / "CHANGELOG.md"):
+    for path in (*PAGES, CHANGELOG):
         text = path.read_text(encoding="utf-8")
         for target, anchor in re.findall(r"\]\((?!http)([\w./-]*)#?([\w-]*)\)", text):
             file = path.parent / target if target else path
