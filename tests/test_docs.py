@@ -24,6 +24,7 @@ from typing import get_args
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
 
 import ratchet
 from activities.contracts import CodeLimits
@@ -310,12 +311,12 @@ def test_program_that_decides_runs(shell: Shell) -> None:
 
 
 @contextmanager
-def served(shell: Shell, module: str, words: str, ready: str) -> Iterator[None]:
-    """A server of another program, until the end of the test."""
-    output = shell.folder / ".run.txt"
+def served(shell: Shell, ready: str, *words: str) -> Iterator[None]:
+    """Another program that serves, until the end of the test; `ready` is what it says when it does."""
+    output = shell.folder / f".{Path(words[0]).name}.txt"
     with output.open("w") as out:
         server = subprocess.Popen(
-            [sys.executable, "-m", module, *shlex.split(words)],
+            words,
             cwd=shell.folder,
             env=shell.environment,
             stdin=subprocess.DEVNULL,
@@ -331,18 +332,50 @@ def served(shell: Shell, module: str, words: str, ready: str) -> Iterator[None]:
         server.wait(PATIENCE)
 
 
+def free_port() -> str:
+    """Of this host; nothing listens there now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+@pytest.mark.exhaustive
+def test_steps_to_production_work_as_printed(shell: Shell) -> None:
+    server, metrics = free_port(), free_port()
+    page = text_of("production.md").replace("7233", server).replace("9464", metrics)
+    keys, settings, namespace, *after = blocks(page, "sh")
+    (shell.folder / "worker.env").write_text(settings)
+    with served(
+        shell, "Server:", str(temporal_binary()), "server", "start-dev", "--headless", "--port", server
+    ):
+        shell.run(f"set -e\n{keys}")
+        assert "registered Agent" in shell.run(f". ./worker.env; (\n{namespace}) || true")
+        (worker,) = re.findall(r"^    (python -m .*)$", page, re.MULTILINE)
+        assert worker == "python -m ratchet.worker"
+        with served(shell, "worker.started", "bash", "-c", ". ./worker.env; exec python -m ratchet.worker"):
+            printed = "".join(shell.run(f"set -e; . ./worker.env\n{block}") for block in after)
+            seen = shell.run(f"curl -sS http://127.0.0.1:{metrics}/metrics")
+    assert "BAD" not in printed
+    assert "payments fails most" in printed
+    assert "attested" in printed
+    (rules,) = blocks(page, "yaml")
+    alerts = YAML(typ="safe").load(rules)["groups"][0]["rules"]
+    for alert in alerts:
+        (metric,) = re.findall(r"ratchet_\w+", alert["expr"])
+        assert f"# TYPE {metric.removesuffix('_total')}" in seen
+
+
 @pytest.mark.exhaustive
 def test_application_of_the_fastapi_page_works_as_printed(shell: Shell) -> None:
     pytest.importorskip("fastapi")
     page = text_of("fastapi.md")
     shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
     (shell.folder / "desk.py").write_text(blocks(page, "python")[0])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        page = page.replace("8000", str(free.getsockname()[1]))
+    page = page.replace("8000", free_port())
     (words,) = re.findall(r"^    uvicorn (.*)$", page, re.MULTILINE)
     begin, follow, ask, decide, result = re.findall(r"^    (curl .*)$", page, re.MULTILINE)
     status = " -o .answer.txt -w '%{http_code}'"
-    with served(shell, "uvicorn", words, "Application startup complete"):
+    serve = (sys.executable, "-m", "uvicorn", *shlex.split(words))
+    with served(shell, "Application startup complete", *serve):
         assert shell.run(begin) == '"march"'
         assert shell.run(begin + status) == "409"
         until(lambda: shell.run(ask) != "[]", "it asks")
