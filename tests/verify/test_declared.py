@@ -353,6 +353,29 @@ def test_object_of_two_names_is_changed_by_both() -> None:
     ]
 
 
+class Bare:
+    """An object whose first parameter has a place and no name."""
+
+    def __init__(self, /, *given: str) -> None:
+        self.text = given[0]
+
+
+class Packed:
+    """One without a first parameter."""
+
+    def __init__(*given: Any) -> None:  # `self` is among them
+        given[0].text = given[1]
+
+
+@pytest.mark.parametrize("kind", [Bare, Packed])
+def test_object_is_made_whatever_its_parameters_are(kind: Any) -> None:
+    @state(S.B, writes={"end"})
+    def makes(c: Memory, run: Run) -> VisitEnd:
+        return {"end": kind("far").text, "secret": "s"}, Stopped()
+
+    assert [text for text, _ in wrong(made(makes))] == ["state b writes secret, which is not in its `writes`"]
+
+
 def test_property_reads_what_it_is_made_of() -> None:
     @state(S.B, reads={"goal"}, writes={"end"})
     def doubles(c: Memory, run: Run) -> VisitEnd:

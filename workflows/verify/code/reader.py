@@ -165,10 +165,11 @@ class Reader(ast.NodeVisitor):
     def made_by(self, kind: type, init: FunctionType, args: Args) -> Value:
         """An object of a class with an `__init__` of its own."""
         source = source_of(init)
-        if source is None:
+        places = (*source.node.args.posonlyargs, *source.node.args.args) if source else ()
+        if source is None or not places:
             self.handed_on(args.all)
             return frozenset({Data(kind)})
-        name = source.node.args.args[0].arg
+        name = places[0].arg
         first: Value = frozenset({Made(kind, (), place=self.place())})
         return self.go_through(source, args.behind(first), made=name)
 
