@@ -153,9 +153,11 @@ class _Alone:
         """One sentence, as the run is now; empty while nobody knows it."""
         view = await self._console.sources.view(self._run)
         if view.status is not self._status:
-            self._status, self._question = view.status, None
+            before, self._status, self._question = self._question, view.status, None
             with suppress(RatchetError):  # no worker, or no store
                 self._question = await self._asked(view)
+            if before is not None and before != self._question:
+                self._console.radii.drop(before)
         found = self._console.radii.known(self._question) if self._question else None
         return self._console.part("_alone.html", sentence=found.sentence if found else "")
 

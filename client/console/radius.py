@@ -239,6 +239,13 @@ class Answers:
         task = self._asked(question)
         return task.result() if task.done() else None
 
+    def drop(self, question: Question) -> None:
+        """Stop asking for it, if it is not known yet: the run has moved on. Who still wants it asks again."""
+        task = self._known.get(_digest(question))
+        if task is not None and not task.done():
+            task.cancel()
+            del self._known[_digest(question)]
+
     def _asked(self, question: Question) -> asyncio.Task[Answer]:
         digest = _digest(question)
         if digest not in self._known:

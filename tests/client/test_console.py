@@ -490,6 +490,21 @@ async def test_what_could_not_be_answered_is_asked_again(tmp_path: Path) -> None
     assert not (await answers.answer(question)).problem
 
 
+async def test_questions_about_where_a_run_was_do_not_queue(tmp_path: Path) -> None:
+    """A machine's file that hangs would hold up those behind it for a minute each."""
+    pytest.importorskip("z3")
+    file = tmp_path / "slow.py"
+    file.write_text("import time; time.sleep(3600)")
+    answers = Answers()
+    for line in ("one", "two", "three"):
+        old = Question(agent=AgentSpec(), modules=(str(file),), specs=(), about=line)
+        assert answers.known(old) is None
+        await asyncio.sleep(0)
+        answers.drop(old)
+    async with asyncio.timeout(30):
+        await answers.answer(Question(agent=AgentSpec(), modules=(), specs=()))
+
+
 async def test_open_request_says_what_the_run_could_do_without_the_person(
     browser: Browser, agents: AgentClient
 ) -> None:
