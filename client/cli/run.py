@@ -45,7 +45,7 @@ from client.errors import (
 )
 from client.history.recorded import beginning_of
 from client.keys import signer
-from client.runs.words import plain
+from client.runs.words import counted, plain
 from client.sdk.agent import pinned
 from client.sdk.material import checked_image, goal_with_images, material_for
 from client.server.connection import has_worker
@@ -572,8 +572,8 @@ def _settings(common: CommonOptions, *choices: Choice) -> tuple[Settings, Allowe
 
 @asynccontextmanager
 async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_QUEUE) -> AsyncIterator[None]:
-    """A worker in this process. On the queue that workers share it serves the directory's other runs, too.
-    Runs that are not over are named first.
+    """A worker in this process. On the queue that workers share it serves the directory's other runs, too:
+    those that are not over are named first; elsewhere they are counted.
 
     Raises:
         UsageError: a run that this worker would continue needs a key or a module that it lacks.
@@ -581,7 +581,9 @@ async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_
     lines = () if client.ui is None else await client.list(running=True)
     queues = {queue}
     if queue != TASK_QUEUE:
-        _name_unfinished(lines, "left as they are; `ratchet run --resume` continues them")
+        if lines:
+            others = f"{counted(len(lines), 'other run')} of this directory"
+            render.note(f"left alone: {others} not over; `ratchet list --running` shows what each waits for")
     else:
         await _check_waiting(client, settings, lines)
         _name_unfinished(lines, "continued by this worker")
