@@ -10,7 +10,7 @@ from workflows.kernel.log import Record, by_step
 __all__ = ["StepLine", "step_line", "steps_of"]
 
 SUMMARY_CHARS = 300
-"""Characters of a step's summary."""
+"""Characters of what a summary quotes."""
 
 
 class StepLine(Frozen):
@@ -33,7 +33,8 @@ class StepLine(Frozen):
 
 
 def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
-    """The log by steps that hold, one line each; the summary is the first thing that was said in the step."""
+    """The log by steps that hold, one line each; the summary is the first thing that was said in the step,
+    and why a state was entered again."""
     return tuple(step_line(step.number, step.records) for step in by_step(records) if step.number)
 
 
@@ -42,13 +43,26 @@ def step_line(step: int, group: Sequence[Record]) -> StepLine:
     if not group:
         return StepLine(step=step, states=(), summary="")
     moves = [record for record in group if record.to is not None] or group
-    summary = next((record.summary for record in moves if record.summary), "")
     return StepLine(
         step=step,
         branch=group[-1].branch,
         states=tuple(record.state for record in moves),
-        summary=summary if len(summary) <= SUMMARY_CHARS else f"{summary[: SUMMARY_CHARS - 1]}…",
+        summary=_summary(moves),
         counters=group[-1].counters,
         started=group[0].started,
         finished=group[-1].at,
     )
+
+
+def _summary(moves: Sequence[Record]) -> str:
+    """What was said first does not hide why a state was entered again, often an error of the reply."""
+    said = next((record.summary for record in moves if record.summary), "")
+    why = next((one.reason for one in reversed(moves) if one.to == one.state and one.reason), "")
+    if not why or why in said[:SUMMARY_CHARS]:
+        return _cut(said, SUMMARY_CHARS)
+    half = SUMMARY_CHARS // 2
+    return f"{_cut(said, half)}; again: {_cut(why, half)}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

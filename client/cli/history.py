@@ -173,7 +173,7 @@ async def compare(
     if as_json:
         render.print_json(found)
     else:
-        render.out().print(render.comparison_block(found, render.out().width))
+        render.out().print(render.comparison_block(found))
 
 
 @asynccontextmanager

@@ -236,7 +236,8 @@ class _Blocks:
             yield from self._result(call)
         yield from self._say(reading.thought.strip())
         if record.by == "machine":
-            yield from self._say(reading.new_words.strip())
+            again = record.to == record.state  # the words say why, often an error of the reply
+            yield from self._say(reading.new_words.strip(), *(("↻ ", "yellow") if again else ()))
         yield from self._wanted_call(reading)
         if record.by != "machine":
             yield from self._remark(record)
@@ -249,10 +250,10 @@ class _Blocks:
             self._wanted = reading.asked[0].id
             yield from self._put(self._call(reading.plan))
 
-    def _say(self, text: str) -> Iterator[Text]:
+    def _say(self, text: str, mark: str = "", style: str = "") -> Iterator[Text]:
         if text:
             yield from self._release()
-            self._held, self._held_text = self._hang(text, "", "", THOUGHT_LINES), text
+            self._held, self._held_text = self._hang(text, mark, style, THOUGHT_LINES), text
 
     def _result(self, call: ShownCall) -> Iterator[Text]:
         """A call that has ended, above what came back; not once more where it was just shown as made."""

@@ -7,11 +7,14 @@ terminal. In a pipe, tables have no trailing blanks, and no line is cut.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -404,9 +407,9 @@ def _difference_table(difference: Difference, left: str, right: str) -> Table:
     )
 
 
-def comparison_block(found: Comparison, width: int) -> Group:
+def comparison_block(found: Comparison) -> Group:
     """Two runs beside each other: who they are, their steps, and where they differ first."""
-    width = min(width, MAX_COMPARISON_COLUMNS)
+    width = min(_terminal_columns(), MAX_COMPARISON_COLUMNS)
     heads, body = _columns(width), _columns(width)
     left, right = _side(found.left), _side(found.right)
     for name in left:
@@ -418,8 +421,18 @@ def comparison_block(found: Comparison, width: int) -> Group:
         if pair.difference is None and pair.left is not None:
             body.add_row(number, _short_step(pair.left), Text("the same", style="dim"))
         else:
-            body.add_row(number, _step_cell(pair.left), _step_cell(pair.right))
+            body.add_row(number, _path(pair.left), _path(pair.right))
+            for texts in _step_cells(pair.left, pair.right):
+                body.add_row("", *texts)
     return Group(heads, Text(""), body, Text(""), *_ending(found))
+
+
+def _terminal_columns() -> int:
+    """Of the terminal, also where standard output is a pipe, such as to a pager."""
+    for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
+        with suppress(OSError, ValueError, AttributeError):  # it is none, or closed
+            return os.get_terminal_size(stream.fileno()).columns  # type: ignore[union-attr]  # None: see above
+    return MAX_COMPARISON_COLUMNS
 
 
 def _columns(width: int) -> Table:
@@ -450,16 +463,34 @@ def _short_step(step: StepOf) -> Text:
     return Text(one_line(first or " → ".join(step.path), LINE_CHARACTERS // 2))
 
 
-def _step_cell(step: StepOf | None) -> Text:
+def _path(step: StepOf | None) -> Text:
     if step is None:
         return Text("-", style="dim")
-    cell = Text(plain(" → ".join(step.path)), style="cyan")
-    for line in step.summary[:STEP_LINES]:
-        cell.append(f"\n{one_line(line, LINE_CHARACTERS)}", style="default")
-    if len(step.summary) > STEP_LINES:
-        cell.append(f"\n… {len(step.summary) - STEP_LINES} more", style="dim")
-    cell.append(f"\n{spent(step.spent)}" if spent(step.spent) else "", style="dim")
-    return cell
+    return Text(plain(" → ".join(step.path)), style="cyan")
+
+
+def _step_cells(left: StepOf | None, right: StepOf | None) -> Iterator[tuple[Text, Text]]:
+    """What was done in a step that differs: lines that are equal stand once, several of them as a number."""
+    mine, theirs = left.summary if left else (), right.summary if right else ()
+    for change, start, end, other, other_end in SequenceMatcher(None, mine, theirs, False).get_opcodes():
+        if change == "equal":
+            many = f"… {end - start} lines"
+            same = (
+                Text(one_line(mine[start], LINE_CHARACTERS)) if end == start + 1 else Text(many, style="dim")
+            )
+            yield same, Text("the same", style="dim")
+        else:
+            yield _lines(mine[start:end]), _lines(theirs[other:other_end])
+    costs = spent(left.spent) if left else "", spent(right.spent) if right else ""
+    if any(costs):
+        yield Text(costs[0], style="dim"), Text(costs[1], style="dim")
+
+
+def _lines(lines: Sequence[str]) -> Text:
+    """The first of them."""
+    shown = [one_line(line, LINE_CHARACTERS) for line in lines[:STEP_LINES]]
+    more = [f"… {len(lines) - STEP_LINES} more"] if len(lines) > STEP_LINES else []
+    return Text("\n".join(shown)).append("\n".join(["", *more]), style="dim")
 
 
 def _ending(found: Comparison) -> Iterable[RenderableType]:

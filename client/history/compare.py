@@ -235,6 +235,7 @@ class _Log:
 
 def _summary(group: Sequence[Record]) -> Iterator[str]:
     for record in group:
-        by = "" if record.by in AUTOMATIC else f"{record.by}: "
+        text = f"{record.event}: {record.error}" if record.error else record.summary
+        is_named = record.by in AUTOMATIC or record.by in text
         if record.summary:
-            yield f"{by}{record.event}: {record.error}" if record.error else f"{by}{record.summary}"
+            yield text if is_named else f"{record.by}: {text}"

@@ -95,6 +95,12 @@ def test_step_in_one_line_says_once_what_the_machine_repeats() -> None:
     ]  # fmt: skip
 
 
+def test_step_in_one_line_says_why_a_state_was_entered_again() -> None:
+    again = record(to="run", thought="x" * 1000, reason="Expecting property name")
+    (line,) = lines_of([again, record(seq=2, thought="[]")])
+    assert line.summary == f"{'x' * 149}…; again: Expecting property name"
+
+
 def test_step_says_what_it_spent_alone() -> None:
     first = record(counters={"model_calls": 1, "tokens": 100})
     second = record(seq=2, step=2, of_step=2, reason="on", counters={"model_calls": 2, "tokens": 220})

@@ -185,6 +185,12 @@ def test_long_result_says_how_much_is_left_out() -> None:
     assert "       line 5\n       … 34 more lines\n" in found
 
 
+def test_why_a_state_is_entered_again_stands_below_the_reply() -> None:
+    again = record("ask", "Unreadable", "ask", 1, **said("{'a': 1}"), reason="Expecting property name")
+    found = shown([STARTED, again, record("ask", "Read", "done", 1, **said("[]"))])
+    assert found.startswith("\n  1  {'a': 1}\n     ↻ Expecting property name\n     []\n")
+
+
 def test_refusal_and_what_people_do_are_shown_with_who() -> None:
     found = shown(
         [

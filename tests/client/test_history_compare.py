@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from client.cli.render import comparison_block
 from client.errors import RatchetError
-from client.history.compare import align_steps
+from client.history.compare import Comparison, Side, align_steps
 from client.sdk.agent import AgentClient
 from tests.server.trials import calls, task
 from workflows.kernel.log import STARTED, Record
@@ -72,6 +75,28 @@ def log(*moves: dict[str, Any], at: float = 1_000.0, run: str = "a") -> list[Rec
         Record(seq=n, machine="m", state="s", event="Moved", to="s", step=n, of_step=n, at=at + n, **move)
         for n, move in enumerate(moves, start=1)
     ]
+
+
+def test_equal_lines_of_a_step_that_differs_stand_once() -> None:
+    fixed = {"machine": "m", "state": "s", "event": "Moved", "to": "t", "step": 1, "of_step": 1}
+    mine, theirs = (
+        [
+            Record.model_validate({**fixed, "seq": n, "thought": f"{word} is said"})
+            for n, word in enumerate(words)
+        ]
+        for words in ("abcxd", "abcyd")
+    )
+    one, other = (
+        Side(run=run, agent="a", machine="m", machine_version="1", state="t", step=1)
+        for run in ("one", "two")
+    )
+    file = io.StringIO()
+    comparison = Comparison(left=one, right=other, steps=align_steps(mine, theirs))
+    Console(file=file, width=200).print(comparison_block(comparison))
+    lines = [line.split("  ") for line in file.getvalue().splitlines()]
+    cells = [tuple(filter(None, map(str.strip, line))) for line in lines]
+    for expected in (("… 3 lines", "the same"), ("x is said", "y is said"), ("d is said", "the same")):
+        assert cells.count(expected) == 1, file.getvalue()
 
 
 @pytest.mark.parametrize(
