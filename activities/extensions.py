@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = ["ExtensionError", "declared", "load_extensions", "load_modules"]
 
@@ -97,10 +97,16 @@ def _import(name: str, file: str | None = None) -> ModuleType:
 
 class _Source(SourceFileLoader):
     """Compiles a file as it is now. Python's bytecode cache compares only time, in seconds, and size, so it
-    may hold an older version."""
+    may hold an older version. Temporal's sandbox, which imports the module again for each run, gets what the
+    worker has loaded: a file that is being edited changes no run of a worker that did not load it."""
+
+    loaded: ClassVar[dict[str, CodeType]] = {}
 
     def get_code(self, fullname: str) -> CodeType:
-        return _compile(self.get_data(self.path), self.path)
+        temporal = sys.modules.get("temporalio.workflow")
+        if temporal is None or not temporal.unsafe.in_sandbox() or fullname not in self.loaded:
+            self.loaded[fullname] = _compile(self.get_data(self.path), self.path)
+        return self.loaded[fullname]
 
 
 @lru_cache(maxsize=256)

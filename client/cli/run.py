@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Never
@@ -18,9 +18,10 @@ from activities.contracts import MaterialRef
 from activities.endpoints import with_provider
 from client.agents.agentfile import SCRIPTED, Choice
 from client.agents.catalog import Catalog, check_key, check_servers
-from client.cli import render
+from client.cli import reload, render
 from client.cli.interactive import LeftForLater, listening
 from client.cli.live import LiveView, heartbeats
+from client.cli.loaded import loaded_lines
 from client.cli.options import (
     INTERRUPTED,
     AgentNames,
@@ -127,16 +128,20 @@ async def run(
 
 @command(app)
 async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl = None) -> int:
-    """Run the embedded server, a worker and the console until Ctrl-C."""
+    """Run the embedded server, a worker and the console until Ctrl-C. It reloads changed code."""
     from client.console.app import serving_console
 
-    named: Sequence[str | None] = agent or (None,)
-    settings, allowed = _settings(common, *(Choice(agent=one, base_url=base_url) for one in named))
-    note = render.notes()
+    agents = agent or []
+    settings, allowed = _settings(
+        common, *(Choice(agent=one, base_url=base_url) for one in agents or (None,))
+    )
+    note, lock = render.notes(), None
     try:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(common.client(settings, "terminal", codec=True))
+            reload.let_go()
             await remember_for_workers(client, settings, allowed)
+            before = reload.stamps(reload.watched(agents, settings))
             await stack.enter_async_context(own_worker(client, settings))
             await _until_seen(client)
             link = await stack.enter_async_context(serving_console(client, signer()))
@@ -145,11 +150,28 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
             if client.ui:
                 note.print(f"Web UI    {client.ui}{await _decode_for_ui(settings, stack)}")
                 note.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
+            for line in loaded_lines(agents, settings):
+                note.print(plain(line), soft_wrap=True)
             note.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
-            await _continue_stopped(client, settings)
+            await _until_changed(client, settings, reload.changed(agents, settings, before))
+            lock = reload.held(settings.data_dir) if client.ui else None
     except asyncio.CancelledError:
         note.print("stopped")
-    return 0
+        return 0
+    return reload.begin_anew(lock)
+
+
+async def _until_changed(client: AgentClient, settings: Settings, changed: Coroutine[Any, Any, None]) -> None:
+    """Continue runs whose own command stops, until the code has changed."""
+    tasks = {asyncio.create_task(changed), asyncio.create_task(_continue_stopped(client, settings))}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in done:
+        task.result()
 
 
 async def _decode_for_ui(settings: Settings, stack: AsyncExitStack) -> str:

@@ -189,6 +189,72 @@ def test_dev_that_runs_already_continues_runs_that_are_interrupted(data_dir: Pat
     assert cli.marks() == ["one"]
 
 
+TOOL = """
+from pydantic import BaseModel
+from ratchet import Tool
+
+class Params(BaseModel):
+    \"\"\"Note something.\"\"\"
+
+def run(params):
+    return "noted by the {version} tool"
+
+TOOL = Tool(name="note", params=Params, run=run, effect="unsafe")
+"""
+
+
+def noting(folder: Path) -> tuple[str, Path]:
+    """An agent file and that of its tool, whose answer names its version."""
+    tool, agent = folder / "notes.py", folder / "notes.yaml"
+    tool.write_text(TOOL.format(version="first"))
+    call = {"id": "c1", "name": "note", "arguments": "{}"}
+    model = {"provider": "scripted", "script": [{"reply": "", "tool_calls": [call]}, {"reply": "done"}]}
+    facts = {"machine": "tools", "modules": [tool.name], "tools": ["note"], "models": {"default": model}}
+    agent.write_text(json.dumps(facts))
+    return str(agent), tool
+
+
+def waits(cli: Cli, run: str) -> None:
+    """Return when it asks a person."""
+    until(lambda: cli("inbox", run, "--json").json["requests"])
+
+
+def approved(cli: Cli, run: str) -> str:
+    """The log of a run that waits, once it was approved and is over."""
+    assert cli("approve", run).code == cli("watch", run).code == 0
+    return cli("log", run).out
+
+
+def test_dev_reloads_code_that_changed_unless_it_is_broken(data_dir: Path, tmp_path: Path) -> None:
+    """A run that waits goes on with the new code, at the same server."""
+    (agent, tool), cli = noting(tmp_path), Cli(data_dir, tmp_path)
+    env = environment(**cli.variables)
+    words = [*PROGRAM, "dev", "--agent", agent]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=env) as worker:
+        assert worker.stderr is not None
+        lines = iter(worker.stderr.readline, "")
+        try:
+            assert any(f"{tool}   tool note" in line for line in lines)
+            assert any("A worker runs here" in line for line in lines)
+            server = running_server(data_dir)
+            for run in ("old", "new"):
+                assert cli("run", "--agent", agent, "--id", run, "--detach", "go").code == 0
+                waits(cli, run)
+            tool.write_text("def")
+            assert any(f"{tool}: line 1: SyntaxError" in line for line in lines)
+            assert any("what was loaded before stays in use" in line for line in lines)
+            assert "noted by the first tool" in approved(cli, "old")
+            tool.write_text(TOOL.format(version="second"))
+            assert any("A worker runs here" in line for line in lines)
+            assert running_server(data_dir) == server
+            assert "noted by the second tool" in approved(cli, "new")
+            worker.send_signal(signal.SIGINT)
+            assert worker.wait(120) == 0
+        finally:
+            worker.kill()
+    assert running_server(data_dir) is None
+
+
 def _polls(worker: Forked) -> str:
     """Wait until `ratchet dev` says that it works."""
     assert worker.stderr is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,4 +94,21 @@ async def test_prompt_may_change_while_a_run_waits(working: Client, file: Path, 
     newer = tmp_path / "newer.py"
     newer.write_text(SOURCE.replace("Shall we?", "May we?"))
     assert await verdicts({"text": run}, newer, tmp_path) == {"text": ("goes on", "")}
+    await run.terminate()
+
+
+@contextmanager
+def edited(file: Path, text: str) -> Iterator[None]:
+    """Meanwhile the file has this text."""
+    file.write_text(text)
+    try:
+        yield
+    finally:
+        file.write_text(SOURCE)
+
+
+async def test_file_that_is_being_edited_changes_no_run(working: Client, file: Path) -> None:
+    with edited(file, "def"):
+        run = await begun(working, "ask", "text", People())
+        await open_request(run)
     await run.terminate()

@@ -1,0 +1,130 @@
+"""`ratchet dev` when code changes: it is checked in a process of its own, then the command begins anew.
+
+A process that has imported a module cannot forget it soundly: others hold its functions. So the whole process
+is replaced (`exec`), which keeps its pid and its terminal. A lock that it hands on keeps the server running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from activities.settings import Settings
+from client.agents.agentfile import find_agent, load_agent
+from client.agents.catalog import Catalog
+from client.cli.output import note
+from client.errors import UsageError
+from client.server.workerconfig import Allowed, load_settings
+
+__all__ = ["begin_anew", "changed", "check", "held", "let_go", "stamps", "watched"]
+
+LOOK_SECONDS = 1.0
+"""How often the files are looked at."""
+HELD = "_RATCHET_HELD"
+"""Environment: the descriptor of the lock that keeps the server until the new process has joined it."""
+START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import check; check()"
+Stamps = Mapping[Path, tuple[int, int] | None]
+
+
+async def changed(agents: Sequence[str], settings: Settings, before: Stamps) -> None:
+    """Wait until a file of the agents or of the worker's modules has changed since `before`, and all of them
+    can be loaded. What cannot be loaded is named, and what was loaded stays in use."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        now = stamps(before)
+        if now == before:
+            continue
+        files = ", ".join(path.name for path in now if now[path] != before[path])
+        before, problem = now, await _problem(agents, settings)
+        if problem:
+            note(f"{problem}\nnot reloaded: what was loaded before stays in use")
+        elif stamps(before) == before:  # else it was changed again since it was checked
+            note(f"{files} changed: the worker begins anew")
+            return
+
+
+def stamps(files: Iterable[Path]) -> Stamps:
+    """When each file was changed last, and its size; None: it is not there."""
+    found: dict[Path, tuple[int, int] | None] = {}
+    for path in files:
+        found[path] = None
+        with suppress(OSError):
+            state = path.stat()
+            found[path] = state.st_mtime_ns, state.st_size
+    return found
+
+
+def watched(agents: Sequence[str], settings: Settings) -> set[Path]:
+    """The agent files, the worker's modules, and what was imported from beside them."""
+    own = {find_agent(name).resolve() for name in agents}
+    own |= {Path(name).resolve() for name in settings.modules if name.endswith(".py")}
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    return own | {path for path in map(Path, files) if path.parent in {one.parent for one in own}}
+
+
+async def _problem(agents: Sequence[str], settings: Settings) -> str:
+    """Why a process that begins now could not load what this one has loaded; empty: it can."""
+    start = START.format(path=sys.path)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", start, stdin=PIPE, stdout=PIPE, start_new_session=True
+    )
+    asked = {"agents": list(agents), "data_dir": str(settings.data_dir), "modules": list(settings.modules)}
+    try:
+        output, _ = await process.communicate(json.dumps(asked).encode())
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+    if process.returncode:
+        return f"the process that loads the changed files ends with exit status {process.returncode}"
+    return str(json.loads(output.splitlines()[-1]))
+
+
+def check() -> None:
+    """In that process: print why it cannot load what it is asked to load."""
+    asked = json.load(sys.stdin)
+    problem = ""
+    try:
+        agents = [load_agent(name) for name in asked["agents"]]
+        allowed = Allowed()
+        for agent in agents:
+            allowed |= Allowed.of(agent.modules, agent.models.values())
+        settings = load_settings(Path(asked["data_dir"]), allowed)
+        needed = {*asked["modules"], *allowed.modules}  # one that was left out before may stay broken
+        kept = tuple(name for name in settings.modules if name in needed)
+        assert Catalog.load(settings.model_copy(update={"modules": kept})).providers
+    except UsageError as error:
+        problem = str(error)
+    sys.stdout.write(f"\n{json.dumps(problem)}\n")  # behind what a module prints
+
+
+# -- the new process --------------------
+
+
+def begin_anew(lock: int | None) -> NoReturn:
+    """Replace this process by one of the same command. `lock` is what it holds of the server's users."""
+    if lock is not None:
+        os.environ[HELD] = str(lock)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def held(home: Path) -> int:
+    """A lock of one more user of the server, which a new process inherits."""
+    lock = os.open(home / "users.lock", os.O_RDONLY | os.O_NOFOLLOW)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    os.set_inheritable(lock, True)
+    return lock
+
+
+def let_go() -> None:
+    """In the new process, once it has joined the server: give the lock back."""
+    if lock := os.environ.pop(HELD, ""):
+        with suppress(OSError, ValueError):
+            os.close(int(lock))
