@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client.cli import render
+from client.cli.interactive import confirm
 from client.cli.lists import print_runs
-from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbose, command
-from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, resume_command
-from client.runs.words import plain
+from client.cli.options import INTERRUPTED, CommonOptions, Json, MaybeRun, RunName, Verbose, command
+from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, UsageError, resume_command
+from client.runs.words import counted, plain
 from workflows.certificate import of_certificate
 from workflows.steps import steps_of
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from client.history.resets import Reset
     from client.runs.listing import RunLine
     from client.runs.reader import RunReader
+    from client.sdk.agent import AgentClient
     from workflows.kernel.log import Record
     from workflows.status import RunStatus
     from workflows.steps import StepLine
@@ -185,27 +187,66 @@ async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> 
 @command(app)
 async def cancel(
     common: CommonOptions,
-    run: RunName,
+    run: MaybeRun = None,
     force: Annotated[
         bool,
         typer.Option(
             "--force", help="End a run that cannot go on: at once, without result and archived log."
         ),
     ] = False,
+    broken: Annotated[
+        bool,
+        typer.Option(
+            "--broken", help="End all runs that fail at every try, as --force does; lists them and asks."
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --broken: do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
     """Stop a run; it ends with the exit reason `cancelled`."""
+    if broken is (run is not None):
+        raise UsageError("name the run to stop, or end all that fail at every try with --broken")
+    async with common.client() as client:
+        if run is None:
+            await _end_broken(client, yes=yes, as_json=as_json)
+        else:
+            await _stop(client, run, force=force, as_json=as_json)
+
+
+async def _end_broken(client: AgentClient, *, yes: bool, as_json: bool) -> None:
+    """End the runs whose newest task has failed and is tried again: a run that only waits is none of them."""
     from client.runs.follow import bug_in
 
-    async with common.client() as client:
-        run_id = await client.find(run)
-        line = await client.describe(run_id)
-        if line.progress != "running":
-            reason = line.exit_reason or line.progress
-            raise RatchetError(f"run {run_id} is over already ({reason}); nothing was stopped")
-        await client.cancel(run_id, force=force)
-        has_worker = await client.has_worker(run_id)
-        failure = None if force else await bug_in(client.temporal, run_id)
+    found: dict[str, str] = {}
+    for line in await client.list(running=True):
+        task = (await client.description(line.id)).raw_description.pending_workflow_task
+        if task.attempt > 1 and (bug := await bug_in(client.temporal, line.id)):
+            found[line.id] = bug
+    for run_id, bug in found.items():
+        render.note(plain(f"{run_id}: {bug}"))
+    if found and not yes:
+        await confirm(f"End {counted(len(found), 'run')} at once, without a result?")
+    for run_id in found:
+        with suppress(UnknownRun):  # it has ended with its outer run
+            await client.cancel(run_id, force=True)
+    if as_json:
+        render.print_json({"ended": [*found]})
+    else:
+        typer.echo(f"ended {counted(len(found), 'run')} that failed at every try")
+
+
+async def _stop(client: AgentClient, run: str, *, force: bool, as_json: bool) -> None:
+    """Ask a run to stop, and say what becomes of that."""
+    from client.runs.follow import bug_in
+
+    run_id = await client.find(run)
+    line = await client.describe(run_id)
+    if line.progress != "running":
+        reason = line.exit_reason or line.progress
+        raise RatchetError(f"run {run_id} is over already ({reason}); nothing was stopped")
+    await client.cancel(run_id, force=force)
+    has_worker = await client.has_worker(run_id)
+    failure = None if force else await bug_in(client.temporal, run_id)
     if as_json:
         why = {"failure": failure} if failure else {}
         asked = {"asked_to_stop": True, "has_worker": has_worker, **why}

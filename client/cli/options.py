@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTED", "AgentName", "AgentNames", "AgentOptions", "BaseUrl", "By", "CommonOptions",
-    "DirectoryOptions", "Json", "RunName", "Verbose", "command", "moment", "read_text",
+    "DirectoryOptions", "Json", "MaybeRun", "RunName", "Verbose", "command", "moment", "read_text",
 ]  # fmt: skip
 
 INTERRUPTED = 130
@@ -54,9 +54,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON; of a list one li
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show each transition as the log has it, not the steps.")
 ]
-RunName = Annotated[
-    str, typer.Argument(help="Id of the run; its beginning or end if that is unique.", metavar="RUN")
-]
+_RUN = typer.Argument(help="Id of the run; its beginning or end if that is unique.", metavar="RUN")
+RunName = Annotated[str, _RUN]
+MaybeRun = Annotated[str | None, _RUN]
 By = Annotated[
     str | None,
     typer.Option("--by", envvar="RATCHET_BY", help="Your name; default: the login.", rich_help_panel="Who"),

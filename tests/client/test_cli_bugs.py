@@ -78,6 +78,18 @@ def test_broken_rule_is_said_once_with_its_line(cli: Cli, tmp_path: Path) -> Non
     assert str(machine) not in cli("log", "lister").out, "it may lie elsewhere for the next worker"
 
 
+def test_all_runs_of_broken_code_are_ended_and_no_other(cli: Cli, tmp_path: Path) -> None:
+    agent, _ = agent_with(tmp_path, "reply.txt", "broken")
+    assert cli("run", "--agent", agent, "--id", "broken", "Write.").code == 5
+    assert cli("run", "--model", "scripted", "--id", "waits", "--detach", "Wait.").code == 0
+    asked = cli("cancel", "--broken")
+    assert (asked.code, "broken: " in asked.err, "AttributeError" in asked.err) == (4, True, True), asked.err
+    ended = cli("cancel", "--broken", "--yes", "--json").json["ended"]
+    assert ("broken" in ended, "waits" in ended) == (True, False)
+    running = {one["id"] for one in cli("list", "--running", "--json").lines}
+    assert ("broken" in running, "waits" in running) == (False, True)
+
+
 def test_bug_in_begin_does_not_blame_the_task(cli: Cli, tmp_path: Path) -> None:
     agent, machine = agent_with(tmp_path, "reply.text", "beginner")
     machine.write_text(machine.read_text().replace("options: Poem()", "options: Poem(text=1)"))
