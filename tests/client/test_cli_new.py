@@ -1,4 +1,4 @@
-"""`ratchet init` and `ratchet new`: what they write works as it is."""
+"""`ratchet init` and `ratchet new`: what they write works; and what a worker has loaded of a folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from activities.settings import Settings
+from client.cli.loaded import loaded_lines
 from tests.client.commandline import Cli, environment
 from tests.client.conftest import ROOT
 from tests.forked import PYTEST, spoken
@@ -89,3 +91,16 @@ def test_examples_come_with_their_data(cli: Cli) -> None:
     assert {path.name for path in Path("examples/agents").iterdir()} == shipped
     agent = next(word for word in shown.out.split() if word.endswith("log_detective.yaml"))
     assert "payments" in cli("run", "--agent", agent, "Which service fails most?").out
+
+
+def test_agent_files_that_a_worker_has_not_loaded_are_named(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        for name in ("one", "other"):
+            Path(f"{name}_tool.py").write_text("")
+            Path(f"{name}.yaml").write_text(f"machine: tools\nmodules: [{name}_tool.py]\n")
+        settings = Settings(modules=(str(tmp_path / "one_tool.py"),))
+        assert [*loaded_lines(["one.yaml"], settings)] == [
+            "Agents    one.yaml",
+            "Module    one_tool.py",
+            "not loaded: other_tool.py of other.yaml; `ratchet dev --agent other.yaml` loads it",
+        ]
