@@ -8,6 +8,7 @@ may replace them.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import math
@@ -234,11 +235,10 @@ class Tool(Generic[P]):
             least = parameters.count(",") + 1
             if function is None:
                 continue
-            try:
-                count = parameter_count(function)
-            except ValueError as error:
-                return f"{name}: {error}"
-            if count not in (least, least + 1):
+            marks = list(_marks_of(function).values())
+            if problems := [mark for mark in marks[least:] if isinstance(mark, str)]:
+                return f"{name}: {problems[0]}"
+            if parameter_count(function) not in (least, least + 1):
                 return (
                     f"{name} must be a function of ({parameters}) or ({parameters}, call), with nothing "
                     "behind these but resources"
@@ -281,7 +281,7 @@ class Tool(Generic[P]):
 
 def parameter_count(function: Function) -> int:
     """How many positional parameters a function takes before its resources; -1 when that cannot be known, or
-    more come behind those. Raises ValueError where the resources cannot be read."""
+    more come behind those."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -293,26 +293,77 @@ def parameter_count(function: Function) -> int:
     return len(own) if names[: len(own)] == own else -1
 
 
-def resources_of(function: Callable[..., object]) -> dict[str, Resource]:
-    """The resources that a function is given, by parameter. Raises ValueError where its annotations name one
-    and cannot be read."""
+def resources_of(function: Function) -> dict[str, Resource]:
+    """The resources that a function is given, by parameter."""
+    return {name: one for name, one in _marks_of(function).items() if isinstance(one, Resource)}
+
+
+def _marks_of(function: Function) -> dict[str, Resource | str | None]:
+    """What each parameter of a function is: a resource, none, or why that cannot be said."""
     try:
-        hints = get_type_hints(function, include_extras=True)
-    except Exception as error:  # a name that is known to type checkers alone, an object without hints
-        written = getattr(function, "__annotations__", {})
-        if any(isinstance(hint, str) and "Resource(" in hint for hint in written.values()):
-            raise ValueError(
-                f"its annotations cannot be read ({error}): import what they name for more than type "
-                "checking, and define it at the top of the module"
-            ) from error
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
         return {}
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    names = _names_around(function)
     return {
-        name: one
-        for name, hint in hints.items()
-        if get_origin(hint) is Annotated
-        for one in get_args(hint)[1:]
-        if isinstance(one, Resource)
+        name: _mark(name, parameter.annotation, names)
+        for name, parameter in parameters.items()
+        if name not in bound
     }
+
+
+def _names_around(function: Any) -> dict[str, Any]:
+    """What the names in a function's annotations stand for: those of its module."""
+    while inspect.unwrap(function) is not function or isinstance(function, functools.partial):
+        function = function.func if isinstance(function, functools.partial) else inspect.unwrap(function)
+    if not hasattr(function, "__globals__"):  # an object with `__call__`
+        function = inspect.unwrap(function.__call__)
+    return getattr(function, "__globals__", {})
+
+
+def _mark(name: str, hint: Any, names: dict[str, Any]) -> Resource | str | None:
+    """As in `_marks_of`, for one parameter: what cannot be read in one hint says nothing of the others."""
+
+    def alone() -> None: ...
+
+    alone.__annotations__ = {name: hint}
+    try:
+        if not _outermost(hint):  # beside a mark, a name may be known to type checkers alone
+            hint = get_type_hints(alone, names, include_extras=True)[name]
+        parts = _parts(hint)
+    except Exception as error:  # noqa: BLE001  # evaluating may raise anything
+        if re.search(rf"\b{ToolCallContext.__name__}\b", str(hint)):
+            return None
+        return (
+            f"its annotations cannot be read ({error}): import what they name for more than type checking, "
+            "and define it at the top of the module"
+        )
+    mark = _outermost(hint)
+    if mark is None and any(isinstance(part, Resource) for part in parts):
+        return (
+            f"`{name}` has a Resource inside of its annotation: write Annotated[..., Resource(...)] around it"
+        )
+    return mark
+
+
+def _outermost(hint: Any) -> Resource | None:
+    """The resource that a hint is marked with."""
+    while type(hint).__name__ == "TypeAliasType":
+        hint = hint.__value__
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((one for one in marks if isinstance(one, Resource)), None)
+
+
+def _parts(hint: Any) -> list[Any]:
+    """A hint and all that is written in it."""
+    found = [hint]
+    for part in found:  # it grows meanwhile
+        inner = [*part] if isinstance(part, list) else [get_origin(part), *get_args(part)]
+        if type(part).__name__ == "TypeAliasType":  # it may name itself
+            inner.append(part.__value__)
+        found += [one for one in inner if all(one is not known for known in found)]
+    return found
 
 
 def load_tools(settings: Settings) -> dict[str, Tool[Any]]:

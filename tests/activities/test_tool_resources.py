@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel
 from structlog.testing import capture_logs
+from typing_extensions import TypeAliasType
 
 from activities.contracts import CompensateInput, ToolEffect, TransientError
 from activities.tools import Resource, Tool, ToolCallContext
@@ -83,6 +85,37 @@ def find_and_mail(params: Order, *, database: Db, mail: Annotated[list[str], Res
     return mail[-1]
 
 
+class Finder:
+    """A function that is an object."""
+
+    async def __call__(self, params: Order, database: Db) -> str:
+        return database.find(params.number)
+
+
+def find_beside_unknown(params: Order, database: Db) -> Nowhere:  # type: ignore[name-defined]  # noqa: F821  # as one that is imported for type checking alone
+    return database.find(params.number)
+
+
+def find_with(database: str, params: Order, db: Db) -> str:
+    return db.find(params.number)
+
+
+def find_quoted(params: Order, database: Any) -> str:
+    found: str = database.find(params.number)
+    return found
+
+
+find_quoted.__annotations__["database"] = Annotated["Nowhere", Resource(open_database)]  # noqa: F821  # as above
+
+
+def find_named(params: Order, database: Any) -> str:
+    found: str = database.find(params.number)
+    return found
+
+
+find_named.__annotations__["database"] = TypeAliasType("Named", Db)
+
+
 def tool(run: Callable[..., object] = find, effect: ToolEffect = "read", **more: Any) -> Tool[Order]:
     return Tool("find", Order, run, effect=effect, **more)
 
@@ -96,7 +129,20 @@ def test_resources_are_no_arguments_of_the_model() -> None:
     }
 
 
-@pytest.mark.parametrize("run", [find, find_in_thread, find_and_mail])
+FUNCTIONS = [
+    find,
+    find_in_thread,
+    find_and_mail,
+    Finder(),
+    find_beside_unknown,
+    find_quoted,
+    find_named,
+    functools.partial(find_with, "bound"),
+    functools.partial(find_with, "bound", db=Database()),
+]
+
+
+@pytest.mark.parametrize("run", FUNCTIONS)
 async def test_function_of_any_kind_gets_them(run: Callable[..., object]) -> None:
     runner = runner_of(tool(run))
     result = await runner.run_tool(request_for("find", number="7"))
@@ -241,6 +287,14 @@ def unknown(params: Order, database: Annotated[Nowhere, Resource(open_database)]
     return ""
 
 
+def alias(params: Order, database: Nowhere) -> str:  # type: ignore[name-defined]  # noqa: F821  # as above
+    return ""
+
+
+def optional(params: Order, database: Db | None) -> str:
+    return ""
+
+
 def before(params: Order, database: Db, call: ToolCallContext) -> str:
     return ""
 
@@ -256,6 +310,8 @@ def more(params: Order, call: ToolCallContext, database: Db, text: str) -> str:
             unknown,
             "run: its annotations cannot be read .name 'Nowhere' is not defined.: import what they name",
         ),
+        (alias, "run: its annotations cannot be read .name 'Nowhere' is not defined.: import what they name"),
+        (optional, "run: `database` has a Resource inside of its annotation: write Annotated.* around it"),
         (before, "with nothing behind these but resources"),
         (more, "with nothing behind these but resources"),
     ],
@@ -263,6 +319,14 @@ def more(params: Order, call: ToolCallContext, database: Db, text: str) -> str:
 def test_function_that_could_not_be_called_is_refused(run: Callable[..., object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         tool(run)
+
+
+def test_context_may_be_imported_for_type_checking_alone() -> None:
+    def run(params: Order, call: Any) -> str:
+        return ""
+
+    run.__annotations__["call"] = "nowhere.ToolCallContext | None"
+    assert tool(run).spec().name == "find"
 
 
 # -- in tests --------------------
