@@ -372,9 +372,8 @@ class ToolRunner:
         if isinstance(ready, ToolOutcome):
             return ready
         tool, function, params = ready
-        began, seconds = time.monotonic(), tool.timeout_seconds
         try:
-            given = await self.resources.of(function, seconds)
+            given, seconds = await self.resources.of(function, tool.timeout_seconds)
         except ResourceNotOpen as error:
             cause = error.__cause__ or error
             log.warning("resource.not_opened", tool=tool.name, resource=str(error), at=_places(cause))
@@ -386,9 +385,7 @@ class ToolRunner:
             if is_transient and not is_last and (tool.repeatable or part == "reconcile"):
                 raise TransientError(text) from error
             return _error("transient" if is_transient else "failed", text)
-        if not given:
-            return tool, function, params, seconds
-        return tool, functools.partial(function, **given), params, seconds - (time.monotonic() - began)
+        return tool, functools.partial(function, **given) if given else function, params, seconds
 
     async def _before(self, key: str, request: Request, tool: Tool[Any]) -> ToolOutcome | None:
         """Write down that the call begins; not None: why it is not made. Raises CallNotBegun."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 import pytest
@@ -15,7 +16,7 @@ from typing_extensions import TypeAliasType
 
 from activities.contracts import CompensateInput, ToolEffect, TransientError
 from activities.tools import Resource, Tool, ToolCallContext
-from activities.tools.resources import Resources
+from activities.tools.resources import ResourceNotOpen, Resources
 from activities.tools.run import ToolRunner
 from client.sdk.local import Local, ScriptedModel, tool_call
 from tests.activities.toolkit import KEY, NoParams, request_for, runner_of
@@ -186,7 +187,8 @@ async def test_call_that_is_stopped_closes_nothing() -> None:
     await asyncio.sleep(0)
     first.cancel()
     opening.set()
-    assert await second == {"slow": "open"}
+    given, _ = await second
+    assert given == {"slow": "open"}
     await resources.close()
 
 
@@ -234,6 +236,113 @@ async def test_resource_that_does_not_open_in_time_fails_the_call() -> None:
     assert result.error == "transient"
     assert "TimeoutError: it was not open within 0.05 s. The tool was not run" in result.output
     await runner.resources.close()
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_tool_is_not_run_when_opening_has_taken_its_time(blocks: bool) -> None:
+    @asynccontextmanager
+    async def first() -> AsyncIterator[str]:
+        await asyncio.sleep(0.06)
+        if blocks:
+            time.sleep(0.06)  # noqa: ASYNC251  # as a driver that is not asynchronous
+        yield "first"
+
+    @asynccontextmanager
+    async def second() -> AsyncIterator[str]:
+        await asyncio.sleep(0.06)
+        yield "second"
+
+    def pay(params: NoParams, *more: Any, one: str, two: str = "") -> str:
+        HAPPENED.append("paid")
+        return one + two
+
+    pay.__annotations__["one"] = Annotated[str, Resource(first)]
+    if not blocks:
+        pay.__annotations__["two"] = Annotated[str, Resource(second)]
+    runner = runner_of(Tool("pay", NoParams, pay, effect="unsafe", timeout_seconds=0.1))
+    result = await runner.run_tool(request_for("pay"))
+    assert (result.error, HAPPENED) == ("transient", [])
+    assert "it was not open within 0.1 s. The tool was not run" in result.output
+    await runner.resources.close()
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_opening_that_hangs_is_given_up_and_the_next_call_tries_again(stubborn: bool) -> None:
+    @asynccontextmanager
+    async def open_slowly() -> AsyncIterator[int]:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if not stubborn:
+                    raise
+        mine = tries[-1]
+        yield mine
+        HAPPENED.append(f"close {mine}")
+
+    def run(params: NoParams, number: Any) -> str:
+        return f"try {number}"
+
+    tries: list[int] = []
+    run.__annotations__["number"] = Annotated[int, Resource(open_slowly)]
+    runner = runner_of(Tool("probe", NoParams, run, timeout_seconds=0.05))
+    calls = await asyncio.gather(*(runner.run_tool(request_for("probe")) for _ in range(2)))
+    assert [one.error for one in calls] == ["transient"] * 2
+    patient = runner_of(Tool("probe", NoParams, run))
+    patient.resources = runner.resources
+    with capture_logs() as logged:
+        assert (await patient.run_tool(request_for("probe"))).output == "try 1"
+        await runner.resources.close()
+    assert (["close 0"] if stubborn else []) + ["close 1"] == HAPPENED
+    assert "resource.not_closed" not in {one["event"] for one in logged}
+
+
+async def test_hanging_opening_is_given_up_however_many_calls_wait() -> None:
+    """Each begins to wait before the one before it has ended."""
+
+    @asynccontextmanager
+    async def open_slowly() -> AsyncIterator[str]:
+        tries.append(1)
+        if len(tries) == 1:
+            await asyncio.Event().wait()
+        yield "open"
+
+    def function(params: NoParams, slow: Any) -> None: ...
+
+    tries: list[int] = []
+    function.__annotations__["slow"] = Annotated[str, Resource(open_slowly)]
+    resources = Resources()
+    waiting = asyncio.create_task(resources.of(function, 0.1))
+    for _ in range(100):
+        await asyncio.sleep(0.05)
+        before, waiting = waiting, asyncio.create_task(resources.of(function, 0.1))
+        with suppress(ResourceNotOpen):
+            assert (await before)[0] == {"slow": "open"}
+            break
+    else:
+        pytest.fail("it is never tried again")
+    await waiting
+    await resources.close()
+
+
+async def test_impatient_call_takes_nothing_from_a_patient_one() -> None:
+    @asynccontextmanager
+    async def open_slowly() -> AsyncIterator[str]:
+        await opening.wait()
+        yield "open"
+
+    def function(params: NoParams, slow: Any) -> None: ...
+
+    opening = asyncio.Event()
+    function.__annotations__["slow"] = Annotated[str, Resource(open_slowly)]
+    resources = Resources()
+    patient = asyncio.create_task(resources.of(function, 10))
+    with pytest.raises(ResourceNotOpen):
+        await resources.of(function, 0.01)
+    opening.set()
+    assert (await patient)[0] == {"slow": "open"}
+    await resources.close()
 
 
 async def test_function_that_opens_nothing_is_named() -> None:
