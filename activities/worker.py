@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -41,8 +39,9 @@ def worker_activities(
     digests: DigestsOf = lambda machine, specs: None,
     given: Mapping[Callable[[], Any], Any] | None = None,
 ) -> tuple[Sequence[Callable[..., Any]], Sequence[Callable[[], Awaitable[None]]]]:
-    """The activities, and what closes what they opened, to be called from the last to the first. `digests`
-    say what a machine is here; `given` are objects in the place of what resources of tools open."""
+    """The activities, and what closes what they opened, but for the stores, to be called from the last to the
+    first. `digests` say what a machine is here; `given` are objects in the place of what resources of tools
+    open."""
     blobs, resources = stores.sealed, Resources(given)
     images, mcp, pool = Images(blobs, stores.secret), McpServers(settings.mcp), Pool()
     providers = load_providers(settings)
@@ -71,7 +70,6 @@ def worker_activities(
         pool.close,
         resources.close,
         mcp.close,
-        functools.partial(asyncio.to_thread, stores.close),
     ]
     return activities, closing
 

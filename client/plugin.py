@@ -71,10 +71,13 @@ class RatchetPlugin(SimplePlugin):
         self.settings = settings
         self._resources = resources or {}
         self.stores = stores or Stores(settings)
-        self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._closing: list[tuple[Callable[..., Any], Sequence[Callable[[], Awaitable[None]]]]] = []
+        """One of a worker's activities, and what closes all that they opened; until the worker runs."""
         self._telemetry: Telemetry | None = None
         self._watched = 0
         """Workers that share it."""
+        self._running = 0
+        """Workers that run, and share the stores."""
         super().__init__(
             "ratchet",
             data_converter=data_converter((self.stores.blobs, self.stores.secret), self.stores.keys),
@@ -117,9 +120,10 @@ class RatchetPlugin(SimplePlugin):
             stack.push_async_callback(self._end_telemetry)
             if self._telemetry is not None and self._telemetry.metrics is not None:
                 stack.enter_context(showing_waiting(worker.client, self._telemetry.metrics))
-            for close in self._closing:
+            self._running += 1
+            stack.push_async_callback(self._end_stores)
+            for close in self._closers(worker):
                 stack.push_async_callback(close)
-            self._closing = []
             file = self.settings.signing_key
             key = private_key(file) if file else None
             archiving = ArchiveActivities(self.stores.archive, telemetry=self._telemetry, key=key)
@@ -133,6 +137,21 @@ class RatchetPlugin(SimplePlugin):
             telemetry, self._telemetry = self._telemetry, None
             await asyncio.to_thread(telemetry.close)
 
+    async def _end_stores(self) -> None:
+        """With the last of the workers that run."""
+        self._running -= 1
+        if not self._running:
+            await asyncio.to_thread(self.stores.close)
+
+    def _closers(self, worker: Worker) -> Sequence[Callable[[], Awaitable[None]]]:
+        """What closes what this worker's activities open, to be called from the last to the first."""
+        activities = worker.config(active_config=True).get("activities", ())
+        for made in self._closing:
+            if any(made[0] is activity for activity in activities):
+                self._closing.remove(made)
+                return made[1]
+        return ()
+
     def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
         from activities.worker import worker_activities
         from client.proof.digests import digests_of, ratchet_code
@@ -143,7 +162,7 @@ class RatchetPlugin(SimplePlugin):
         ours, closing = worker_activities(
             self.settings, self.stores, self._telemetry, digests_of, self._resources
         )
-        self._closing += closing
+        self._closing.append((ours[0], closing))
         return [*(given or ()), *ours]
 
 

@@ -8,9 +8,10 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
@@ -21,6 +22,7 @@ from client.errors import run_failed
 from client.plugin import RatchetPlugin
 from client.server.connection import Connection, connected, has_worker
 from client.server.embedded import temporal_binary
+from client.server.worker import build_worker
 from tests import forked
 from tests.server.conftest import STARTS_WITHIN
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
@@ -137,6 +139,61 @@ async def test_library_at_the_top_of_a_machines_file_is_told_where_to_go(
     assert f"{library}.py, line " in text
     assert "Import a library that a tool needs inside the tool's function" in text
     assert (await result(connection, f"within-{library}")).ok
+
+
+SHARING = """
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+from pydantic import BaseModel
+from ratchet import Resource, Tool
+
+FILE = Path(__file__).with_suffix(".log")
+
+@asynccontextmanager
+async def open_log():
+    number = FILE.read_text().count("open") if FILE.exists() else 0
+    with FILE.open("a") as file:
+        print("open", number, file=file, flush=True)
+        yield number
+        print("close", number, file=file, flush=True)
+
+class Params(BaseModel):
+    "Say which it is."
+
+def run(params: Params, number: Annotated[int, Resource(open_log)]) -> str:
+    return f"resource {number}"
+
+TOOL = Tool(name="which", params=Params, run=run, effect="read")
+"""
+
+
+async def test_end_of_a_worker_closes_nothing_of_another_one_with_the_same_plugin(
+    connection: Connection, tmp_path: Path
+) -> None:
+    module = tmp_path / "sharing.py"
+    module.write_text(SHARING)
+    settings = Settings(data_dir=tmp_path / "data", modules=(str(module),), shutdown_seconds=1)
+    config = connection.temporal.config()
+    config["plugins"] = [RatchetPlugin(settings)]
+    client = Client(**config)
+    call = {"reply": "", "tool_calls": [{"id": "1", "name": "which"}]}
+    script = {"provider": "scripted", "script": [call, {"reply": "done"}]}
+    asks = AgentFile(name="asks", machine="tools", tools=("which",), models={"default": script})
+
+    async def run_on(queue: str, number: int) -> None:
+        of: Any = {"task_queue": queue, "id": f"which-{queue}-{number}", "result_type": RunResult}
+        assert (await client.execute_workflow(WORKFLOW_TYPE, asks.task("Which?"), **of)).ok
+
+    log = module.with_suffix(".log")
+    first, second = build_worker(client, settings, "first"), build_worker(client, settings, "second")
+    async with second:
+        async with first:
+            await run_on("first", 0)
+            await run_on("second", 0)
+        assert log.read_text().splitlines() == ["open 0", "open 1", "close 0"]
+        await run_on("second", 1)
+    assert log.read_text().splitlines() == ["open 0", "open 1", "close 0", "close 1"]
 
 
 async def test_worker_polls_until_it_is_stopped(tmp_path: Path) -> None:
