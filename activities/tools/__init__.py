@@ -13,7 +13,7 @@ import importlib
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -29,6 +29,7 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 
@@ -140,6 +141,7 @@ class Resource:
 
 
 P = TypeVar("P", bound=BaseModel)
+V = TypeVar("V")
 Function = Callable[..., object]
 
 
@@ -279,6 +281,24 @@ class Tool(Generic[P]):
         )
 
 
+def _remembered(read: Callable[[Any], V]) -> Callable[[Any], V]:
+    """What is read of a function's signature: once for each function, and not at each call."""
+    known: WeakKeyDictionary[Any, V] = WeakKeyDictionary()
+
+    @functools.wraps(read)
+    def remember(function: Any) -> V:
+        try:
+            return known[function]
+        except KeyError:
+            found = known[function] = read(function)
+            return found
+        except TypeError:  # an object with `__call__` that has no hash
+            return read(function)
+
+    return remember
+
+
+@_remembered
 def parameter_count(function: Function) -> int:
     """How many positional parameters a function takes before its resources; -1 when that cannot be known, or
     more come behind those."""
@@ -293,7 +313,8 @@ def parameter_count(function: Function) -> int:
     return len(own) if names[: len(own)] == own else -1
 
 
-def resources_of(function: Function) -> dict[str, Resource]:
+@_remembered
+def resources_of(function: Function) -> Mapping[str, Resource]:
     """The resources that a function is given, by parameter."""
     return {name: one for name, one in _marks_of(function).items() if isinstance(one, Resource)}
 
