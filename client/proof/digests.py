@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +80,22 @@ def code_of(machine: Machine, *options: Any) -> dict[str, str]:
 
 def _file(name: str) -> Path | None:
     """The source of a module; None: it has none, or is not there."""
-    parent = name.rpartition(".")[0]
-    if parent and parent not in sys.modules:
-        return None  # to look for it would import the parent
     spec = None
     with suppress(ImportError, ValueError):
-        spec = importlib.util.find_spec(name)
+        spec = _spec(name)
     origin = spec.origin if spec else None
     return Path(origin) if origin and origin.endswith(".py") and Path(origin).is_file() else None
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """What an import would find, without one: a visit may import what is not loaded yet."""
+    package, _, last = name.rpartition(".")
+    if not package or name in sys.modules:
+        return importlib.util.find_spec(name)
+    above = _spec(package)
+    places = above.submodule_search_locations if above else None
+    # by its last part: a folder without `__init__.py` asks for its package by name, which is not loaded
+    return PathFinder.find_spec(last, list(places)) if places is not None else None
 
 
 def _is_ours(file: Path) -> bool:

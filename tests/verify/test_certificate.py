@@ -273,6 +273,21 @@ def test_code_is_what_a_machine_imports_of_its_author(tmp_path: Path) -> None:
     assert code_of(replace(module.MACHINE), {}) == {}, "a machine of no module is of no known code"
 
 
+def test_code_is_also_what_only_a_visit_imports(payer: Path, tmp_path: Path) -> None:
+    late = "    from visited.amounts import SIZE\n    from visited.bare.deep import rates\n    call ="
+    machine = payer.read_text().replace("certified_payer", "lazy_payer").replace("    call =", late)
+    (tmp_path / "visited" / "bare" / "deep").mkdir(parents=True)
+    (tmp_path / "visited" / "__init__.py").write_text("")
+    (tmp_path / "visited" / "amounts.py").write_text("SIZE = 'small'")
+    (tmp_path / "visited" / "bare" / "deep" / "rates.py").write_text("RATE = 2")
+    (tmp_path / "lazy_payer.py").write_text(machine)
+    sys.path.append(str(tmp_path))  # stays, as above
+    registry.add_module(*load_modules([str(tmp_path / "lazy_payer.py")]))
+    found = code_of(registry.machine("lazy_payer"), {})
+    assert found.keys() >= {"visited", "visited.amounts", "visited.bare.deep.rates"}
+    assert not {name for name in sys.modules if name.startswith("visited")}, "nothing was imported"
+
+
 def test_rule_that_options_name_is_code_of_the_run(payer: Path) -> None:
     file = payer.parent / "certified_rules.py"
     file.write_text("RULES = {'certified_rule': lambda c, run: ''}")
