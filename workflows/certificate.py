@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, StringConstraints
@@ -47,10 +47,11 @@ class Certificate(Strict):
     version: Text
     ratchet: Text
     code: dict[Text, Text] = Field(max_length=1000)
+    """Module -> SHA-256 of its file: those that all scenarios have."""
     table: Text
     options_schema: Text
-    options: tuple[Text, ...] = Field(max_length=1000)
-    """Of each scenario."""
+    options: dict[Text, dict[Text, Text]] = Field(max_length=1000)
+    """Of each scenario, and its other modules: those of the rules, policies and hooks that they name."""
     tools: tuple[Text, ...] = Field(max_length=1000)
     """Of the specs that the scenarios know."""
 
@@ -80,9 +81,7 @@ class Certificate(Strict):
         return every if more <= 0 else [*every[:MAX_NAMED], f"{more} more"]
 
     def _differences(self, found: Digests) -> Iterator[str]:
-        # by content: a worker may have loaded the same file under another name
-        files = found.code or dict.fromkeys(self.code, "no source is there")
-        yield from (f"code {name}" for name, one in files.items() if one not in self.code.values())
+        yield from (f"code {name}" for name in self._other_code(found))
         if found.ratchet != self.ratchet:
             yield "the code of Ratchet"
         if found.table != self.table:
@@ -93,12 +92,38 @@ class Certificate(Strict):
             yield "the options: no scenario has these"
         yield from (f"tool {name}" for name, one in found.tools.items() if one not in self.tools)
 
+    def _other_code(self, found: Digests) -> Iterator[str]:
+        """The modules that are not as they were verified with these options, or not there."""
+        with_these = found.options in self.options
+        needed = self.code | self.options.get(found.options, {})
+        known = [needed] if with_these else [needed, *self.options.values()]
+        gone = {name: one for name, one in needed.items() if name not in found.code}
+        for name, one in found.code.items():
+            if any(name in each for each in known):
+                if all(each.get(name) != one for each in known):
+                    yield name
+            elif (same := _renamed(name, one, gone)) is not None:
+                del gone[same]
+            else:
+                yield name
+        yield from (f"{name}, which is not there" for name in gone)
+
     def about(self, found: Digests | None, *, has_output: bool) -> JsonObject:
         """For the run's first record; `has_output`: the agent says what its answer must be."""
         found_out: JsonObject = {CERTIFICATE: self.digest}
         if differs := [*self.differences(found), *([ASKED_AGAIN] if has_output else [])]:
             found_out[DIFFERS] = list(differs)
         return found_out
+
+
+def _renamed(name: str, digest: str, gone: Mapping[str, str]) -> str | None:
+    """What this module was when it was verified: `desk.py` and `shop.desk` may be one file."""
+    same = (old for old, one in gone.items() if one == digest)
+    return next((old for old in same if name == _file_of(old) or old == _file_of(name)), None)
+
+
+def _file_of(module: str) -> str:
+    return f"{module.rpartition('.')[2]}.py"
 
 
 def of_certificate(records: Iterable[Record]) -> JsonObject:

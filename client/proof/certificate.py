@@ -27,10 +27,11 @@ def certificate_text(report: MachineReport) -> str:
     machine = report.machine
     if not report.ok:
         raise ValueError("something is violated")
-    if not (registry.is_shipped(machine.name, {}) or report.code):
+    if not (registry.is_shipped(machine.name, {}) or all(report.code)):
         raise ValueError(f"{machine.name} was not loaded from a module, so nothing says which code it is")
     held = "held" if report.complete else "not violated as far as it was explored"
     silent, scenarios = report.silent, [_scenario(machine, one) for one in report.scenarios]
+    shared = dict(set.intersection(*(set(one.items()) for one in report.code)))
     found = {
         "format": FORMAT,
         "ratchet": _version(),
@@ -38,10 +39,13 @@ def certificate_text(report: MachineReport) -> str:
             "machine": machine.name,
             "version": machine.version,
             "ratchet": ratchet_code(),
-            "code": dict(report.code),
+            "code": shared,
             "table": table_digest(machine),
             "options_schema": digest_of(machine.options.model_json_schema()),
-            "options": sorted({one["options_digest"] for one in scenarios}),
+            "options": {
+                one["options_digest"]: dict(code.items() - shared.items())
+                for one, code in zip(scenarios, report.code, strict=True)
+            },
             "tools": sorted({tool["digest"] for one in scenarios for tool in one["tools"]}),
         },
         "declaration": [

@@ -57,11 +57,12 @@ def ratchet_code() -> str:
     return _sha256("".join(lines).encode())
 
 
-def code_of(machine: Machine, *options: Any) -> dict[str, str]:
+def code_of(machine: Machine, options: Any) -> dict[str, str]:
     """Module -> SHA-256 of its file: the machine's own module, those of the rules, policies and hooks that
-    options name, and what these import of their author's. Ratchet itself and installed libraries are not
-    among them."""
-    modules = {one.__name__: one for each in options for one in registry.modules_of(machine, each)}
+    its options name, defaults included, and what these import of their author's. Ratchet itself and installed
+    libraries are not among them. Raises ValueError for options that do not fit."""
+    values = machine.read_options(options).model_dump(mode="json")
+    modules = [one.__name__ for one in registry.modules_of(machine, values)]
     homes = frozenset(name.partition(".")[0] for name in modules)
     found: dict[str, str] = {}
     waiting, seen = [*modules], set[str]()

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -163,8 +163,8 @@ class MachineReport:
     scenarios: tuple[ScenarioReport, ...]
     findings: tuple[Finding, ...] = ()
     """Where declaration and code differ, or may differ."""
-    code: Mapping[str, str] = field(default_factory=dict)
-    """Module -> SHA-256 of its file, as it was when the exploration began."""
+    code: tuple[Mapping[str, str], ...] = ()
+    """Of each scenario: module -> SHA-256 of its file, as it was when the exploration began."""
 
     @property
     def counterexamples(self) -> tuple[Counterexample, ...]:
@@ -303,8 +303,11 @@ def verify(
     _check_properties(machine)
     wanted = tuple(scenarios or scenarios_of(machine))
     found = extensions if extensions is not None else loaded_extensions()
-    code = code_of(machine, *(one.options for one in wanted))
-    reports = tuple(_explored(machine, one, tools, found, seconds, progress) for one in wanted)
+    made = [_made(machine, one) for one in wanted]
+    code = tuple(code_of(machine, one.options) for one in wanted)  # as it is before it is explored
+    reports = tuple(
+        _explored(each, one, tools, found, seconds, progress) for each, one in zip(made, wanted, strict=True)
+    )
     return MachineReport(machine, reports, findings(machine), code)
 
 
@@ -344,8 +347,6 @@ def _explored(  # as `verify` is asked, for one scenario
     seconds: float,
     progress: Callable[[str, Explored], None],
 ) -> ScenarioReport:
-    _check_scenario(scenario)
-    machine = _made(machine, scenario)
     scenario, made_up = _with_tools(machine, scenario, tools)
     extensions = _with(scenario.extensions, extensions)
     given = RunInput(
@@ -407,7 +408,8 @@ def _check_scenario(scenario: Scenario) -> None:
 
 
 def _made(machine: Machine, scenario: Scenario) -> Machine:
-    """The machine as the scenario's options make it. Raises ValueError."""
+    """The machine as the scenario's options make it. Raises ValueError for a scenario that does not fit."""
+    _check_scenario(scenario)
     who = f"scenario {scenario.name!r}: options"
     try:
         made = made_of(machine, scenario.options)

@@ -377,7 +377,9 @@ async def test_run_page_says_what_differs_from_the_certificate(
     found = digests_of(MachineNamed(name="tools", version=None, options=named.options), ())
     assert found is not None
     subject = found.model_dump(exclude={"ratchet", "options"})
-    proof = Certificate(**subject | {"tools": ()}, digest="0" * 64, ratchet="other", options=(found.options,))
+    proof = Certificate(
+        **subject | {"tools": ()}, digest="0" * 64, ratchet="other", options={found.options: {}}
+    )
     run = await agents.start(talk(certificate=proof))
     await agents.result(run)
     text = re.sub(r"\s+", " ", (await browser.get("/run", id=run)).text)

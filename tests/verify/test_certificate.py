@@ -295,9 +295,65 @@ def test_rule_that_options_name_is_code_of_the_run(payer: Path) -> None:
     registry.add_module(rules)
     machine = registry.machine("certified_payer")
     assert "certified_rules.py" not in code_of(machine, {"size": "small"})
-    assert "certified_rules.py" in code_of(machine, {"size": "small"}, {"size": "certified_rule"})
+    assert "certified_rules.py" in code_of(machine, {"size": "certified_rule"})
     differs = first_record(payer.parent / "agent.yaml", options={"size": "certified_rule"}).about["differs"]
     assert differs == ["code certified_rules.py", "the options: no scenario has these"]
+
+
+TWO_RULES = """options=Options, scenarios=[
+    Scenario(name="first", options={"size": "first_rule"}), Scenario(name="default"),
+],"""
+
+
+def test_each_scenario_has_the_rules_that_its_options_name(payer: Path, tmp_path: Path) -> None:
+    text = payer.read_text().replace("certified_payer", "ruled_payer").replace("options=Options,", TWO_RULES)
+    text = text.replace("from certified_sizes import LEAST", "").replace("= LEAST", "= 'default_rule'")
+    files = {
+        "ruled_payer.py": text,
+        "first.py": "RULES = {'first_rule': lambda c, run: ''}",
+        "default.py": "RULES = {'default_rule': lambda c, run: ''}",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    for module in load_modules([str(tmp_path / name) for name in reversed(files)]):
+        registry.add_module(module)
+    machine = registry.machine("ruled_payer")
+    proof = Certificate.of(
+        certificate_text(verify(machine, tools=declared_tools(tmp_path / "ruled_payer.py")))
+    )
+    named = MachineNamed(name="ruled_payer", version=None, options={})
+
+    def differences(**options: str) -> list[str]:
+        return proof.differences(digests_of(named.model_copy(update={"options": options}), ()))
+
+    assert (differences(), differences(size="first_rule")) == ([], [])
+    (tmp_path / "default.py").write_text("RULES = {'default_rule': lambda c, run: 'never'}")
+    assert (differences(), differences(size="first_rule")) == (["code default.py"], [])
+
+
+@pytest.mark.parametrize(
+    ("code", "differs"),
+    [
+        ({"desk.py": "1", "shop.a": "2", "shop.b": "3"}, []),
+        ({"desk.py": "1", "shop.a": "3", "shop.b": "2"}, ["code shop.a", "code shop.b"]),
+        ({"desk.py": "1", "shop.a": "2"}, ["code shop.b, which is not there"]),
+        ({"shop.desk": "1", "shop.a": "2", "shop.b": "3"}, []),
+        (
+            {"shop.desk": "2", "shop.a": "2", "shop.b": "3"},
+            ["code shop.desk", "code desk.py, which is not there"],
+        ),
+        ({"desk.py": "1", "shop.a": "2", "shop.b": "3", "shop.c": "3"}, ["code shop.c"]),
+        ({}, [f"code {name}, which is not there" for name in ("desk.py", "shop.a", "shop.b")]),
+    ],
+    ids=["same", "swapped", "gone", "file-as-module", "other-file", "copy", "nothing"],
+)
+def test_code_is_compared_by_name(payer: Path, code: dict[str, str], differs: list[str]) -> None:
+    proof = Certificate.of((payer.parent / "proof.json").read_text())
+    proof = proof.model_copy(update={"code": {"desk.py": "1", "shop.a": "2", "shop.b": "3"}})
+    named = MachineNamed(name="certified_payer", version=None, options={})
+    found = digests_of(named, ())
+    assert found is not None
+    assert proof.differences(found.model_copy(update={"code": code})) == differs
 
 
 def test_changed_spec_of_a_tool_differs(payer: Path) -> None:
