@@ -20,13 +20,23 @@ from workflows.kernel.log import FORKED, STARTED, Record
 if TYPE_CHECKING:
     from activities.contracts import Digests
 
-__all__ = ["CERTIFICATE", "DIFFERS", "FORMAT", "Certificate", "certificate_line", "of_certificate"]
+__all__ = [
+    "CERTIFICATE",
+    "DIFFERS",
+    "FORMAT",
+    "INCOMPLETE",
+    "Certificate",
+    "certificate_line",
+    "of_certificate",
+]
 
 FORMAT = "ratchet certificate 1"
 CERTIFICATE = "certificate"
 """In `about` of a run's first record: SHA-256 of the certificate that the run began under."""
 DIFFERS = "differs"
 """In the same place: what is not as it was verified, in words; left out where all is."""
+INCOMPLETE = "incomplete"
+"""In the same place: true where the exploration that the certificate is of is not complete; else left out."""
 NOT_COMPARED = "all of it: nobody who has the machine could compare it"
 ASKED_AGAIN = "the agent's output: what does not fit it is asked for again, which no verified run did"
 MAX_NAMED = 20
@@ -43,6 +53,8 @@ class Certificate(Strict):
 
     digest: Sha256
     """SHA-256 of the file."""
+    complete: bool
+    """Every answer of every scenario was tried."""
     machine: Text
     version: Text
     ratchet: Text
@@ -63,7 +75,8 @@ class Certificate(Strict):
             found: Any = json.loads(text)
             if found["format"] != FORMAT:
                 raise ValueError(f"its format is {found['format']!r}, expected {FORMAT!r}")
-            return cls(digest=hashlib.sha256(text.encode()).hexdigest(), **found["subject"])
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            return cls(digest=digest, complete=found["complete"], **found["subject"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0]
             raise ValueError(f"not a certificate ({why}); {advice}") from error
@@ -110,7 +123,7 @@ class Certificate(Strict):
 
     def about(self, found: Digests | None, *, has_output: bool) -> JsonObject:
         """For the run's first record; `has_output`: the agent says what its answer must be."""
-        found_out: JsonObject = {CERTIFICATE: self.digest}
+        found_out: JsonObject = {CERTIFICATE: self.digest, **({} if self.complete else {INCOMPLETE: True})}
         if differs := [*self.differences(found), *([ASKED_AGAIN] if has_output else [])]:
             found_out[DIFFERS] = list(differs)
         return found_out
@@ -133,14 +146,16 @@ def of_certificate(records: Iterable[Record]) -> JsonObject:
         one for one in records if one.event == STARTED or (one.event == FORKED and one.back_to is not None)
     ]
     about = first[-1].about if first else {}
-    return {name: about[name] for name in (CERTIFICATE, DIFFERS) if name in about}
+    return {name: about[name] for name in (CERTIFICATE, INCOMPLETE, DIFFERS) if name in about}
 
 
 def certificate_line(about: JsonObject) -> str:
     """For people; empty: there is none."""
     if CERTIFICATE not in about:
         return ""
-    differs, shown = about.get(DIFFERS), f"{str(about[CERTIFICATE])[:SHOWN]}..."
+    shown = f"{str(about[CERTIFICATE])[:SHOWN]}..."
+    shown += ", whose exploration is not complete" if about.get(INCOMPLETE) else ""
+    differs = about.get(DIFFERS)
     if not isinstance(differs, list | tuple):
         return f"{shown}: what runs is what was verified"
     return f"{shown}, and what runs differs: {'; '.join(map(str, differs))}"

@@ -15,7 +15,7 @@ from activities.contracts import Digests, LabelSource, Message, RunMachine, Tool
 from activities.text import problems_text
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask, Carry
-from workflows.certificate import DIFFERS, certificate_line
+from workflows.certificate import DIFFERS, INCOMPLETE, certificate_line
 from workflows.gate.approvals import label_problems, problem_text, problems
 from workflows.kernel.errors import DefinitionError, InputRefused, MachineError, NotRestored, restoring
 from workflows.kernel.ledger import Ledger
@@ -245,7 +245,8 @@ def first_step(
         )
     has_output = task.output is not None
     certified = task.certificate.about(digests, has_output=has_output) if task.certificate else {}
-    said = f"certificate {certificate_line(certified)}" if DIFFERS in certified else ""
+    is_less = not {DIFFERS, INCOMPLETE}.isdisjoint(certified)
+    said = f"certificate {certificate_line(certified)}" if is_less else ""
     try:
         if task.fork is None:
             return start(program, now=now, ledger=ledger, reason=said, about=certified)

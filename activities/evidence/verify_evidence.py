@@ -503,13 +503,20 @@ def _check_certificate(run: Evidence) -> Iterator[Finding]:
     elif not run.task:
         text = "without a result nothing in the log says what the run was compared with"
         yield unknown("certificate", f"the run began under it, and {text}")
-    elif run.task.get("certificate") != {**json.loads(text)["subject"], "digest": named}:
+    elif run.task.get("certificate") != _carried(text):
         yield wrong("certificate", "the run was compared with other digests than those in it")
     elif differs := about.get("differs"):
         others = "; ".join(differs)
         yield unknown("certificate", f"the run began under {named}, and what ran differs from it: {others}")
     else:
-        yield ok("certificate", f"the run began under it, and nothing differed: sha256 {named}")
+        less = "" if json.loads(text)["complete"] else "; its exploration is not complete"
+        yield ok("certificate", f"the run began under it, and nothing differed{less}: sha256 {named}")
+
+
+def _carried(text: str) -> Json:
+    """What a run carries of a certificate."""
+    found = json.loads(text)
+    return {**found["subject"], "complete": found["complete"], "digest": sha256(text)}
 
 
 # -- what people decided --------------------

@@ -219,7 +219,7 @@ class _Blocks:
         self._seconds += took if record.by == "machine" and record.answered else 0
         if record.event != STARTED:
             yield from self._lines(record, reading)
-        elif record.reason:  # what runs is not what was verified
+        elif record.reason:  # what runs is not what was verified, or not all of it was
             yield self._hang(record.reason, "! ", "yellow")
 
     def end(self, said: set[str]) -> Iterator[Text]:

@@ -28,7 +28,7 @@ Json = dict[str, Any]
 RECORDED = json.loads(gzip.decompress(HISTORIES.read_bytes()))
 KEY = Ed25519PrivateKey.from_private_bytes(b"w" * 32)
 """Of the worker."""
-PROOF = '{"format": "ratchet certificate 1", "subject": {"machine": "tools", "code": {}}}'
+PROOF = '{"complete": true, "format": "ratchet certificate 1", "subject": {"machine": "tools", "code": {}}}'
 """As much of a certificate as the verifier reads."""
 RUNS = {
     "edited call": ["edit"],
@@ -70,7 +70,8 @@ def parts_of(names: Sequence[str], certificate: str | None = None, differs: Sequ
             about[CERTIFICATE] = sha256(certificate)
             if differs:
                 about[DIFFERS] = list(differs)
-            carried = {**json.loads(certificate)["subject"], "digest": about[CERTIFICATE]}
+            proof = json.loads(certificate)
+            carried = {**proof["subject"], "complete": proof["complete"], "digest": about[CERTIFICATE]}
             sent["result"]["task"]["certificate"] = carried
             sent["result"]["log_head"] = chained(map(text_of, sent["records"]))[-1]
             payload_of(event).data = json.dumps(sent).encode()

@@ -108,6 +108,12 @@ async def test_certificate_of_other_code_proves_nothing_of_the_run() -> None:
     assert {one.what for one in wrong(forged(pack))} >= {"attestation 0"}, "what the worker signed says it"
 
 
+async def test_certificate_of_an_exploration_that_is_not_complete_says_so() -> None:
+    pack = await evidence("edited call", PROOF.replace("true", "false"))
+    (found,) = [one for one in check(with_signature(pack, KEY), [PUBLIC]) if one.what == "certificate"]
+    assert (found.verdict, "; its exploration is not complete: sha256" in found.text) == ("ok", True)
+
+
 OTHERS = pytest.param(range(3, 13), marks=pytest.mark.exhaustive)
 
 

@@ -378,7 +378,11 @@ async def test_run_page_says_what_differs_from_the_certificate(
     assert found is not None
     subject = found.model_dump(exclude={"ratchet", "options"})
     proof = Certificate(
-        **subject | {"tools": ()}, digest="0" * 64, ratchet="other", options={found.options: {}}
+        **subject | {"tools": ()},
+        digest="0" * 64,
+        complete=True,
+        ratchet="other",
+        options={found.options: {}},
     )
     run = await agents.start(talk(certificate=proof))
     await agents.result(run)

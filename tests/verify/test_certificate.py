@@ -25,7 +25,7 @@ from ratchet.verify import verify
 from tests.verify.test_machine import DESK
 from workflows import registry
 from workflows.api import Fork, Origin
-from workflows.certificate import Certificate, of_certificate
+from workflows.certificate import Certificate, certificate_line, of_certificate
 from workflows.kernel.log import Record
 from workflows.task import inner_task
 
@@ -145,6 +145,16 @@ def test_run_of_what_was_verified_names_the_certificate_and_nothing_else(payer: 
     digest = hashlib.sha256((payer.parent / "proof.json").read_bytes()).hexdigest()
     assert record.about == {"machine_version": "1", "certificate": digest}
     assert record.reason == ""
+
+
+def test_run_says_that_the_exploration_was_not_complete(payer: Path) -> None:
+    text = certificate_text(verify(payer, seconds=0.0))
+    record = first_record(payer.parent / "agent.yaml", certificate=Certificate.of(text))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert record.about == {"machine_version": "1", "certificate": digest, "incomplete": True}
+    said = f"{digest[:12]}..., whose exploration is not complete: what runs is what was verified"
+    assert certificate_line(of_certificate([record])) == said
+    assert record.reason == f"certificate {said}"
 
 
 def test_fork_says_it_in_its_own_first_record(payer: Path) -> None:
