@@ -3,12 +3,15 @@
 Every Temporal project has folders `workflows` and `activities`, and LlamaIndex has a package `workflows`: an
 installed Ratchet must not have them, too. `pyproject.toml` puts the checkout's packages below `ratchet`. Here
 their imports follow, and strings that are the whole dotted name of one of their modules. No line moves, and
-nothing else changes. An editable installation is the checkout as it is.
+nothing else changes. A table says which file of the checkout each one was, so that a certificate from the
+checkout is good for the wheel, too. An editable installation is the checkout as it is.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,11 +19,13 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-__all__ = ["MOVED", "NAME", "Wheel", "module_names", "moved"]
+__all__ = ["CHANGED", "MOVED", "NAME", "Wheel", "module_names", "moved"]
 
 NAME = "ratchet"
 MOVED = ("workflows", "activities", "client", "worker")
 """The top-level names of the checkout that are below `ratchet` in the wheel."""
+CHANGED = "client/proof/changed.json"
+"""The table: SHA-256 of a file that changes, as it is in the wheel -> in the checkout."""
 
 Change = tuple[int, int, str, str]
 """Line, column in bytes, what stands there, what shall."""
@@ -38,14 +43,21 @@ class Wheel(BuildHookInterface[Any]):
         modules = module_names(root)
         selected = self.build_config.builder.recurse_selected_project_files()
         places = {Path(one.path): one.distribution_path for one in selected if one.path.endswith(".py")}
+        changed, include = dict[str, str](), build_data["force_include"]
         for source, place in {**places, root / "worker.py": f"{NAME}/worker.py"}.items():
-            before = source.read_text("utf-8")
-            after = moved(before, modules, str(source.relative_to(root)))
+            before = source.read_bytes()
+            after = moved(before.decode(), modules, str(source.relative_to(root))).encode()
             if after != before:
-                target = Path(self.made.name, place)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(after, "utf-8")
-                build_data["force_include"][str(target)] = place
+                include[self._written(place, after)] = place
+                changed[hashlib.sha256(after).hexdigest()] = hashlib.sha256(before).hexdigest()
+        table = json.dumps(changed, sort_keys=True, indent=1)
+        include[self._written(CHANGED, table.encode())] = f"{NAME}/{CHANGED}"
+
+    def _written(self, place: str, content: bytes) -> str:
+        target = Path(self.made.name, place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        return str(target)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the folder."""

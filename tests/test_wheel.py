@@ -26,6 +26,7 @@ import pytest
 import ratchet as authors
 from activities.extras import EXTRAS
 from activities.settings import Settings
+from client.proof.digests import ratchet_code
 from client.server.connection import connected, has_worker
 from deploy.wheel import MOVED, NAME, module_names, moved
 from tests.client.commandline import until
@@ -99,6 +100,15 @@ def test_every_module_and_example_is_there(unpacked: Path) -> None:
         assert files == {
             path.relative_to(unpacked / NAME) for path in (unpacked / NAME / folder).rglob("*.*")
         }
+
+
+def test_certificate_is_of_the_checkout_and_of_its_wheel(unpacked: Path, project: Path) -> None:
+    program = "from ratchet.client.proof.digests import ratchet_code; print(ratchet_code())"
+    assert spoken(project, unpacked, program).stdout.strip() == ratchet_code()
+    edited = shutil.copytree(unpacked, project / "edited")
+    text = edited / NAME / "activities" / "text.py"
+    text.write_text(f"{text.read_text()}# another one\n")
+    assert spoken(project, edited, program).stdout.strip() not in ("", ratchet_code())
 
 
 def test_no_name_of_the_checkout_is_left(unpacked: Path) -> None:

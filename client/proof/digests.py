@@ -1,6 +1,6 @@
-"""What a machine and its tools are in this process, in digests that can be compared.
+"""What a machine and its tools are here, in digests that can be compared.
 
-The digest of a file is that of its bytes, as `sha256sum` prints it: a changed comment is another file.
+The digest of a file is that of its bytes on the disk, by `sha256sum`: a changed comment is another file.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +26,11 @@ from workflows.kernel.machine import Machine
 from workflows.verify.code.sources import is_own
 
 __all__ = ["code_of", "digests_of", "ratchet_code", "spec_digest", "table_digest"]
+
+ROOT = Path(str(contracts.__file__)).parents[2]
+OURS = ("activities", "client", "workflows")
+CHANGED = Path(__file__).with_name("changed.json")
+"""Made where a wheel is built: SHA-256 of a file that it changes -> of that file in the checkout."""
 
 
 def digests_of(named: MachineNamed, specs: Sequence[ToolSpec]) -> Digests | None:
@@ -49,12 +55,12 @@ def digests_of(named: MachineNamed, specs: Sequence[ToolSpec]) -> Digests | None
 
 @cache
 def ratchet_code() -> str:
-    """SHA-256 over the files of Ratchet that run machines, and that verify them."""
-    contract = Path(str(contracts.__file__)).parent
-    root = contract.parents[1]
-    files = sorted(file for folder in (root / "workflows", contract) for file in folder.rglob("*.py"))
-    lines = (f"{_sha256(file.read_bytes())}  {file.relative_to(root).as_posix()}\n" for file in files)
-    return _sha256("".join(lines).encode())
+    """SHA-256 over the files of Ratchet's packages: all that runs and verifies machines. The wheel of a
+    checkout has that of the checkout."""
+    files = sorted(file for name in OURS for file in (ROOT / name).rglob("*.py"))
+    digests = ((_sha256(file.read_bytes()), file.relative_to(ROOT).as_posix()) for file in files)
+    changed: dict[str, str] = json.loads(CHANGED.read_text()) if CHANGED.is_file() else {}
+    return _sha256("".join(f"{changed.get(one, one)}  {place}\n" for one, place in digests).encode())
 
 
 def code_of(machine: Machine, options: Any) -> dict[str, str]:
@@ -100,8 +106,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _is_ours(file: Path) -> bool:
-    root = Path(str(contracts.__file__)).parents[2]
-    return any(root / name in file.parents for name in ("activities", "client", "ratchet", "workflows"))
+    return any(ROOT / name in file.parents for name in (*OURS, "ratchet"))
 
 
 def _shown(name: str, file: Path, taken: Iterable[str]) -> str:
