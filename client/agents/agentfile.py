@@ -25,7 +25,8 @@ from workflows.api import AgentSpec, AgentTask
 from workflows.certificate import Certificate
 
 __all__ = [
-    "EXAMPLES", "AgentFile", "Choice", "Draft", "agents_here", "find_agent", "load_agent", "shipped_agents",
+    "EXAMPLES", "AgentFile", "Choice", "Draft", "agents_here", "find_agent", "listed_agent", "load_agent",
+    "shipped_agents",
 ]  # fmt: skip
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -150,13 +151,25 @@ class Draft:
         return f"; or did you mean the agent's key `{close[0]}`?" if close else ""
 
     def finish(self) -> AgentFile:
-        """The agent, checked as far as it can be without knowing its machine and tools.
+        """The agent, checked as far as it can be without knowing its machine and tools. To find a model that
+        `output` names, its modules are executed.
 
         Raises:
             UsageError: unknown keys, wrong types, values out of range, missing modules; all at once.
         """
         found: list[Problem] = []
         named = {"certificate": self._certificate(found), "output": self._output(found)}
+        return self._checked(named, found)
+
+    def listed(self) -> AgentFile:
+        """The agent for a list: nobody chose it, so nothing of it is executed, and no other file is read. It
+        lacks the `certificate` and the `output` that it names. Raises UsageError as `finish` does."""
+        named = {key: None for key in ("certificate", "output") if isinstance(self.values.get(key), str)}
+        return self._checked(named, [])
+
+    def _checked(self, named: dict[str, Any], found: list[Problem]) -> AgentFile:
+        """The agent with what it names elsewhere. Raises UsageError with `found`, and with what else is
+        wrong."""
         try:
             agent = AgentFile.model_validate({**self.values, **named})
         except ValidationError as error:
@@ -267,6 +280,11 @@ def load_agent(name: str | Path) -> AgentFile:
         UsageError: there is no such file, or what is wrong with it, with file, line and column.
     """
     return Draft(YamlFile(find_agent(name))).finish()
+
+
+def listed_agent(path: Path) -> AgentFile:
+    """An agent file that nobody chose, for a list: see `Draft.listed`. Raises UsageError."""
+    return Draft(YamlFile(path)).listed()
 
 
 def find_agent(name: str | Path) -> Path:

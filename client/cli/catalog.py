@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from client.agents.agentfile import SCRIPTED, Choice, agents_here, load_agent, shipped_agents
+from client.agents.agentfile import (
+    SCRIPTED,
+    Choice,
+    agents_here,
+    listed_agent,
+    load_agent,
+    shipped_agents,
+)
 from client.agents.options import Option, options_in
 from client.agents.yaml import nearest
 from client.cli import render
@@ -85,7 +92,7 @@ async def agents(common: CommonOptions, as_json: Json = False) -> None:
 
 def _agent_facts(path: Path, name: str) -> dict[str, Any]:
     try:
-        agent = load_agent(path)
+        agent = listed_agent(path)
     except UsageError as error:
         return {"agent": name, "file": str(path), "error": str(error)}
     return {

@@ -11,7 +11,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from client.agents.agentfile import SCRIPTED, AgentFile, Choice, agents_here, load_agent, shipped_agents
+from client.agents.agentfile import SCRIPTED, AgentFile, Choice, agents_here, listed_agent, shipped_agents
 from client.agents.catalog import check_key
 from client.console.page import Console, Handler, form_of
 from client.console.radius import Question
@@ -45,7 +45,7 @@ def _loaded(path: Path, changed: int) -> AgentFile | str:
     """The agent file as it was `changed` last, or what is wrong with it: to read one takes longer than all
     else of the page."""
     try:
-        return load_agent(path)
+        return listed_agent(path)
     except UsageError as error:
         return str(error)
 

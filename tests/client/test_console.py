@@ -454,6 +454,20 @@ async def test_agent_is_started_with_a_goal(browser: Browser, agents: AgentClien
         assert (await browser.post("/agents", agent=name, goal="x")).status_code == 400
 
 
+async def test_agents_page_executes_no_module(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does what a person asks of an agent whose module no worker here has loaded."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    (tmp_path / "clerk.yaml").write_text("machine: tools\nmodules: [evil.py]\noutput: Refund\n")
+    monkeypatch.chdir(tmp_path)
+    listed = await browser.get("/agents")
+    assert "No worker here has loaded evil.py" in listed.text
+    assert (await browser.http.get("/agent", params={"name": "clerk.yaml"})).status_code == 400
+    assert (await browser.post("/agents", agent="clerk.yaml", goal="x")).status_code == 400
+    assert not (tmp_path / "executed").exists()
+
+
 async def test_agents_page_says_what_it_can_do_with_nobody_asked(
     agents: AgentClient, settings: Settings, temporal: Client
 ) -> None:

@@ -63,3 +63,14 @@ def test_agents_of_a_folder_are_listed_without_reading_what_is_large(tmp_path: P
     assert problems["clerk.yaml"] == ""
     assert "more than 100 merge keys" in problems["merges.yaml"]
     assert "not valid YAML" in problems["wrong.yaml"]
+
+
+def test_list_of_agents_executes_none_of_their_modules(tmp_path: Path) -> None:
+    """To look for the model that `output` names is to run the module: only who chose the agent does so."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    (tmp_path / "clerk.yaml").write_text("machine: tools\nmodules: [evil.py]\noutput: Refund\n")
+    with chdir(tmp_path):
+        listed = Cli(tmp_path / "data", tmp_path)("agents", "--json").lines
+    (clerk,) = [row for row in listed if row["agent"] == "clerk.yaml"]
+    assert "error" not in clerk
+    assert not (tmp_path / "executed").exists()
