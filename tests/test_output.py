@@ -16,7 +16,7 @@ from client.cli.render import result_text
 from client.sdk.local import Local, ScriptedModel, tool_call
 from tests.people import clerk
 from workflows import registry
-from workflows.api import AgentSpec, AgentTask
+from workflows.api import AgentSpec, AgentTask, Limits
 from workflows.hosts.memory import LocalOutcome
 from workflows.kernel.machine import Exit, Machine
 from workflows.kernel.snapshot import Program, dump
@@ -36,6 +36,12 @@ class Query(BaseModel):
     """Look something up."""
 
     q: str = ""
+
+
+class Numbered(BaseModel):
+    """Look the next one up."""
+
+    x: str
 
 
 GOOD = '{"order": "a1", "cents": 500}'
@@ -369,7 +375,31 @@ def test_blast_radius_counts_what_asking_again_allows() -> None:
     machine = registry.machine("react")
     plain = AgentSpec(options={"max_steps": 5})
     typed = AgentSpec(options={"max_steps": 5}, output=Refund)
-    assert (calls_bound(machine, plain).calls, calls_bound(machine, typed).calls) == (5, 7)
+    assert (calls_bound(machine, plain).calls, calls_bound(machine, typed).calls) == (5, 15)
+    seven = typed.model_copy(update={"limits": Limits(model_calls=7)})
+    assert calls_bound(machine, seven).calls == 7  # a call for each reply, in whichever answer
+
+
+def test_blast_radius_holds_for_a_machine_that_begins_anew() -> None:
+    """Three calls before each of three answers, whatever it says of itself."""
+    seen: list[str] = []
+
+    def look(params: Numbered) -> str:
+        seen.append(params.x)
+        return params.x
+
+    tools = [Tool(name="look", params=Numbered, run=look, effect="read")]
+    machine = replace(
+        clerk.MACHINE,
+        on_reopen=lambda c: (clerk.S.THINK, {}),
+        most_calls=lambda options, replies: max(min(3, replies - 1), 0),
+    )
+    one_answer = ["tools look 1", "tools look 2", "tools look 3", f"answer {BAD}"]
+    Local(machine, model=ScriptedModel(one_answer * 3), tools=tools).run_sync("refund?", output=Refund)
+    agent = AgentSpec(machine="clerk", output=Refund)
+    assert len(seen) == calls_bound(machine, agent).calls == 9
+    few = agent.model_copy(update={"limits": Limits(model_calls=5)})
+    assert calls_bound(machine, few).calls == 4  # not 9: four replies make three calls at most
 
 
 def test_exit_of_a_machine_need_not_know_of_it() -> None:

@@ -23,6 +23,9 @@ from workflows.verify.policy.ranges import may_be_number
 
 __all__ = ["CallsBound", "Radius", "calls_bound", "may_be_unbounded", "radius"]
 
+REPLIES_TRIED = 10_000
+"""Numbers of replies for which a machine is asked what calls they lead to; with more it would take long."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallsBound:
@@ -56,15 +59,19 @@ def calls_bound(machine: Machine, agent: AgentSpec) -> CallsBound:
 
 
 def _most_of(machine: Machine, agent: AgentSpec, options: Any, replies: float) -> float:
-    """The most calls by the machine's options. Each answer that does not fit the agent's `output` may lead to
-    one more reply than they allow."""
+    """The most calls by the machine's options. Each answer that does not fit the agent's `output` ends a part
+    of the run, and any part may make as many calls as a run; all share the replies."""
     if machine.most_calls is None:
         return math.inf
     most = machine.most_calls(options, replies)
     if agent.output is None or math.isinf(most):
         return most
-    one, again = machine.most_calls(options, 1), machine.answer_attempts(options) - 1
-    return min(most + again * one, replies * one) if one else most
+    parts = machine.answer_attempts(options)
+    if replies > REPLIES_TRIED:
+        return most * parts
+    none, *some = (machine.most_calls(options, n) for n in range(int(replies) + 1))
+    for_one = max((calls / n for n, calls in enumerate(some, 1)), default=0)
+    return min(most * parts, none * parts + math.ceil(for_one * replies))
 
 
 def is_callable(tool: str, machine: Machine) -> bool:
