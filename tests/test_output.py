@@ -264,8 +264,41 @@ def test_own_machine_that_can_go_on_is_asked_again() -> None:
 
 
 def test_own_machine_that_cannot_go_on_ends() -> None:
-    outcome = clerks(BAD)
-    assert (outcome.ok, outcome.result.exit_reason) == (False, "invalid_answer")
+    result = clerks(BAD).result
+    assert (result.ok, result.exit_reason) == (False, "invalid_answer")
+    assert "again: the machine clerk has neither `on_refused` nor `on_reopen`" in (result.error or "")
+
+
+def reopening(**more: Any) -> Machine:
+    """The clerk, who goes on thinking after an answer; `more` are fields of that state and of the machine."""
+    of_state = {name: more.pop(name) for name in ("entry", "holds") if name in more}
+    states = [replace(one, **of_state) if one.name == clerk.S.THINK else one for one in clerk.MACHINE.states]
+    return replace(clerk.MACHINE, **{"states": states, "on_reopen": lambda c: (clerk.S.THINK, {}), **more})
+
+
+def test_state_that_is_entered_again_does_and_checks_what_it_always_does() -> None:
+    machine = reopening(entry=lambda c, left: {"seen": (*c.seen, f"after {left}")})
+    outcome = clerks(BAD, GOOD, machine=machine)
+    (refused,) = [record for record in outcome.records if record.event == "AnswerRefused"]
+    assert refused.patch["seen"] == {"append": ["after think"]}
+    strict = clerks(BAD, GOOD, machine=reopening(holds=lambda c, left: "answered" if c.answer else ""))
+    assert strict.result.exit_reason == "broken_rule"
+    assert "the invariant of think does not hold: answered" in (strict.result.error or "")
+
+
+def test_counter_that_is_used_up_forbids_only_what_needs_it() -> None:
+    """No state counts `repairs`; `steps` counts each thought."""
+    free = clerks(BAD, GOOD, machine=reopening(caps=lambda options: {"repairs": 0}))
+    assert (free.ok, free.output) == (True, DATA)
+    once = clerks(BAD, machine=reopening(caps=lambda options: {"steps": 1}))
+    assert once.result.exit_reason == "invalid_answer"
+    assert "it is not asked for again: `steps` is used up (1)" in (once.result.error or "")
+
+
+def test_function_that_leads_nowhere_is_named() -> None:
+    for name in ("on_refused", "on_reopen"):
+        outcome = clerks(BAD, machine=reopening(**{name: lambda c: (clerk.S.DONE, {})}))
+        assert f"`{name}` leads to done" in (outcome.result.error or "")
 
 
 def test_result_of_a_run_without_output_is_as_ever() -> None:

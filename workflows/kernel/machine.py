@@ -47,6 +47,7 @@ __all__ = [
     "Interrupt",
     "Machine",
     "VisitEnd",
+    "reachable",
     "Run",
     "RunInput",
     "State",
@@ -459,20 +460,20 @@ def _wrong_states(m: Machine) -> Iterator[str]:
 def _wrong_paths(m: Machine) -> Iterator[str]:
     known, rows, initial = set(m.by_name), m.rows, state_name(m.initial)
     roots = {initial, state_name(m.fail)} if m.fail else {initial}
-    if lost := known - _reachable(roots, rows):
+    if lost := known - reachable(roots, rows):
         yield f"unreachable from {initial}: {_names(lost)}"
     back: dict[str, dict[Any, str]] = {}
     for source, row in rows.items():
         for target in row.values():
             back.setdefault(target, {})[source] = source
-    if stuck := known - _reachable(set(m.final), back):
+    if stuck := known - reachable(set(m.final), back):
         yield f"no path to a final state from: {_names(stuck)}"
     free = {
         source: {e: t for e, t in row.items() if not m.by_name[t].counts}
         for source, row in rows.items()
         if not m.by_name[source].counts
     }
-    behind = {source: _reachable(set(row.values()), free) for source, row in free.items()}
+    behind = {source: reachable(set(row.values()), free) for source, row in free.items()}
     named = set[str]()
     for source, found in behind.items():
         if source in found and source not in named:
@@ -507,7 +508,8 @@ def _names(found: Iterable[str]) -> str:
     return ", ".join(sorted(found))
 
 
-def _reachable(start: set[str], table: Mapping[str, Mapping[Any, str]]) -> set[str]:
+def reachable(start: set[str], table: Mapping[str, Mapping[Any, str]]) -> set[str]:
+    """These states, and all that the table leads to from them."""
     seen, todo = set(start), list(start)
     while todo:
         for target in table.get(todo.pop(), {}).values():

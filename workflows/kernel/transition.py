@@ -81,6 +81,7 @@ from workflows.kernel.machine import (
     Run,
     State,
     VisitEnd,
+    reachable,
     state_name,
 )
 from workflows.kernel.snapshot import (
@@ -351,6 +352,8 @@ class Transition:
         self.called: Callable[..., Any] | None = None
         """The author's function that was called last: what is wrong then came from it."""
         self.place = ""
+        self.not_again = ""
+        """Why an answer that does not fit is not asked for again, where the number of answers is not why."""
 
     @classmethod
     def of(cls, suspension: Suspension, now: float) -> Transition:
@@ -470,9 +473,7 @@ class Transition:
             return
         self.check_entries(target)
         context = self.entered_context(self.candidate(s.context, patch), target)
-        declared = self.machine.by_name[target]
-        if declared.holds and (wrong := self.call(declared.holds, context, s.state)):
-            raise self.broken(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
+        self.check_invariant(context, target)
         self.thought = self.thought if event.thought is None else event.thought
         if target in self.machine.final and self.asks_again(context, target, reads):
             return
@@ -491,11 +492,13 @@ class Transition:
         self.snapshot = replace(s, context=context, state=target)
         exit_ = self.call(self.machine.result, context, self.run_view())
         self.snapshot = s
-        problem = self.read_answer(exit_)[1] if exit_.ok and self.may_ask_again() else ""
+        problem = self.read_answer(exit_)[1] if exit_.ok else ""
         again = self.again(context) if problem else None
         if again is None:
             return False
         to, context = again
+        context = self.entered_context(context, to)
+        self.check_invariant(context, to)
         note = Message(role="user", content=form.again(problem), from_run=True)
         self.snapshot = replace(
             s, context=context, transitions=s.transitions + 1, notes=(*s.notes, note), refused=s.refused + 1
@@ -504,28 +507,43 @@ class Transition:
         self.enter(to, interrupt=True)
         return True
 
-    def may_ask_again(self) -> bool:
-        """Neither answers nor what the machine's states allow is used up."""
-        s, machine, options = self.snapshot, self.machine, self.program.options
-        caps = machine.caps(options) if machine.caps else {}
-        return (
-            s.refused + 1 < machine.answer_attempts(options)
-            and s.transitions < self.program.transition_limit_after(s.refused + 1)
-            and all(s.counts.get(counter, 0) < most for counter, most in caps.items())
-        )
-
     def again(self, context: Context) -> tuple[str, Context] | None:
-        """The state in which an answer is asked for again behind this end, and the context there; None: this
-        end gives no answer, or the machine does not continue after any."""
-        find = self.machine.on_refused or self.machine.on_reopen
-        found = self.call(find, context) if find else None
-        return None if found is None else self.reopened(context, *found)
+        """The state in which an answer is asked for again behind this end, and the context there. None: this
+        end gives no answer, enough were given, or `not_again` says why not."""
+        s, machine = self.snapshot, self.machine
+        find = machine.on_refused or machine.on_reopen
+        if s.refused + 1 >= machine.answer_attempts(self.program.options):
+            return None
+        if find is None:
+            self.not_again = f"the machine {machine.name} has neither `on_refused` nor `on_reopen`"
+            return None
+        limit = self.program.transition_limit_after(s.refused + 1)
+        if s.transitions >= limit:
+            self.not_again = f"{s.transitions} transitions were made; `max_transitions` is {limit}"
+            return None
+        found = self.call(find, context)
+        if found is None:
+            return None
+        again = self.reopened("on_refused" if machine.on_refused else "on_reopen", context, *found)
+        self.not_again = self.used_up_behind(again[0])
+        return None if self.not_again else again
 
-    def reopened(self, context: Context, state: Any, patch: Patch) -> tuple[str, Context]:
+    def used_up_behind(self, state: str) -> str:
+        """Which counters are used up of this state and of those that may follow it: to go on might break a
+        rule."""
+        counts, machine = self.snapshot.counts, self.machine
+        caps = machine.caps(self.program.options) if machine.caps else {}
+        behind = {machine.by_name[name].counts for name in reachable({state}, machine.rows)}
+        full = [
+            counter for counter, most in caps.items() if counter in behind and counts.get(counter, 0) >= most
+        ]
+        return ", ".join(f"`{counter}` is used up ({caps[counter]})" for counter in full)
+
+    def reopened(self, by: str, context: Context, state: Any, patch: Patch) -> tuple[str, Context]:
         """The state and the context in which a run continues after its end."""
         target = state_name(state)
         if target not in self.machine.rows:
-            raise self.broken(NoTransition, f"`on_reopen` leads to {target}, which is no state to go on from")
+            raise self.broken(NoTransition, f"`{by}` leads to {target}, which is no state to go on from")
         return target, self.own_patch(context, patch)
 
     def read_answer(self, exit_: Exit) -> tuple[JsonObject | None, str]:
@@ -545,9 +563,9 @@ class Transition:
             return exit_.model_copy(update={"output": output})
         on_refused, number = self.machine.on_refused, self.snapshot.refused + 1
         gives_none = on_refused is not None and self.call(on_refused, self.snapshot.context) is None
-        error = f"the answer does not fit `output`: {problem}" + (
-            f" ({number} answers were given)" if number > 1 else ""
-        )
+        given = f" ({number} answers were given)" if number > 1 else ""
+        why = f"; it is not asked for again: {self.not_again}" if self.not_again else ""
+        error = f"the answer does not fit `output`: {problem}{given}{why}"
         reason = exit_.reason if gives_none else INVALID_ANSWER
         return exit_.model_copy(update={"reason": reason, "ok": False, "error": error})
 
@@ -559,6 +577,12 @@ class Transition:
             raise self.broken(
                 LimitExceeded, f"{target} was entered {limit} times; `{counter}` allows no more"
             )
+
+    def check_invariant(self, context: Context, target: str) -> None:
+        """A state is entered with a context that its invariant allows."""
+        holds = self.machine.by_name[target].holds
+        if holds and (wrong := self.call(holds, context, self.snapshot.state)):
+            raise self.broken(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
 
     def entered_context(self, context: Context, target: str) -> Context:
         """The candidate with what entering the target writes."""
@@ -614,7 +638,7 @@ class Transition:
         counts = dict(then.counts)
         if target in machine.final:  # the end of a run, which goes on
             assert machine.on_reopen is not None, "else it is no checkpoint"
-            target, context = self.reopened(context, *self.call(machine.on_reopen, context))
+            target, context = self.reopened("on_reopen", context, *self.call(machine.on_reopen, context))
             begins = False
         elif counter := machine.by_name[target].counts:
             # it is counted again; of a state that an older version named otherwise, no entry is known
