@@ -21,6 +21,7 @@ from workflows.hosts.memory import LocalOutcome
 from workflows.kernel.machine import Exit, Machine
 from workflows.kernel.snapshot import Program, dump
 from workflows.kernel.transition import advance, load, start
+from workflows.queries import inline_result
 from workflows.task import program_for
 from workflows.verify.policy.bounds import calls_bound
 
@@ -167,6 +168,10 @@ def test_limit_of_the_machine_ends_what_is_asked_again() -> None:
         pytest.param('{"order": "a1", "cents": 500, "why": "late"}', None, id="a name too many"),
         pytest.param('["a1", 500]', None, id="a list"),
         pytest.param("", None, id="nothing"),
+        pytest.param(f"[{GOOD}]", None, id="in a list"),
+        pytest.param(f"The refunds: [1, {GOOD}]", None, id="in a list among words"),
+        pytest.param(f"{GOOD} I left out {{a2}}", None, id="braces behind it"),
+        pytest.param('{"order": "a1", "cents": 1, "cents": 500}', None, id="a key twice"),
     ],
 )
 def test_answer_is_read_as_arguments_of_tools_are(answer: str, given: Any) -> None:
@@ -174,6 +179,39 @@ def test_answer_is_read_as_arguments_of_tools_are(answer: str, given: Any) -> No
     agent = AgentSpec(options={"max_format_attempts": 1})
     outcome = Local(agent, model=model).run_sync("refund?", output=Refund)
     assert (outcome.output, outcome.ok) == (given, given is not None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        pytest.param(f"[{GOOD}, {GOOD}]", "a JSON object is expected, a list came", id="list"),
+        pytest.param(f"See: [{GOOD}]", "a JSON object is expected, it came in a list", id="in a list"),
+        pytest.param(json.dumps(GOOD), "a JSON object is expected, a text came", id="text"),
+        pytest.param(f"{GOOD} or {{}}", "one JSON object is expected, more braces came behind it", id="two"),
+        pytest.param(
+            'It is {"a": 1, "a": 2}.', "it is not JSON: the key a comes more than once", id="a key twice"
+        ),
+        pytest.param(
+            'It is\n{"a": }', "it is not JSON: Expecting value: line 2 column 7 (char 12)", id="no value"
+        ),
+        pytest.param(f"It is {'[' * 60}{'{'}{'}'}", "it came in a list", id="open list"),
+        pytest.param('It is {"a": ' + "[" * 60 + "]" * 60 + "}", "nested more than 50 deep", id="deep"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_fits_it(answer: str, problem: str) -> None:
+    agent = AgentSpec(options={"max_format_attempts": 1})
+    outcome = Local(agent, model=ScriptedModel(react(answer))).run_sync("refund?", output=Refund)
+    assert problem in (outcome.result.error or "")
+
+
+def test_output_that_was_cut_out_of_the_result_is_said_to_be() -> None:
+    schema = {"properties": {"text": {"type": "string"}}}
+    answer = json.dumps({"text": "x" * 100_000})
+    whole = Local(model=ScriptedModel(react(answer))).run_sync("all?", output=schema).result
+    kept = inline_result(whole)
+    assert kept.ok
+    with pytest.raises(ValueError, match=r"without an output; .*output: cut here; the whole result has"):
+        kept.output_as(Refund)
 
 
 def test_defaults_of_the_model_are_filled_in() -> None:

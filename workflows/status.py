@@ -246,8 +246,8 @@ class RunResult(RunSummary):
     outcome: dict[str, Any] = {}
     """What the machine adds to its result."""
     output: JsonObject | None = Field(default=None, exclude_if=lambda output: output is None)
-    """The answer as data that fits the agent's `output`; null: the agent has none, or no answer fits. A run
-    that is `ok` has it."""
+    """The answer as data that fits the agent's `output`; null: the agent has none, no answer fits, or it is
+    among the fields that `cut` names. A run that is `ok` has it."""
     workflow_id: str
     """The run's id."""
     run_id: str
@@ -274,10 +274,12 @@ class RunResult(RunSummary):
 
     def output_as(self, model: type[M]) -> M:
         """The answer as an instance of this model. Raises ValueError where there is no `output`, with why the
-        run ended, and where the model does not take it: validators of its own are asked here for the first
-        time."""
+        run ended, or where it was cut; and where the model does not take it: validators of its own are asked
+        here for the first time."""
         if self.output is None:
             why = f": {self.error}" if self.error else "; its agent names none"
+            if "output" in self.cut.partition(":")[0].split(", "):
+                why = f"; {self.cut}"
             raise ValueError(
                 f"the run {self.workflow_id} ended as `{self.exit_reason}` without an output{why}"
             )

@@ -22,6 +22,7 @@ from workflows.machines.common.json_text import (
     read_object,
     shown_name,
     shown_value,
+    sole_object_in,
 )
 
 JSON = st.recursive(
@@ -39,6 +40,7 @@ JSON = st.recursive(
 def test_readers_never_raise(text: str) -> None:
     assert isinstance(read_object(text), dict | NotJson)
     assert isinstance(read_arguments(text), dict | NotJson)
+    assert isinstance(sole_object_in(text), dict | NotJson)
     first_value(text)
     shown_value(text)
     clean(text).encode()
@@ -50,6 +52,7 @@ AROUND = ["{}", "```json\n{}\n```", "  {}\n", "\n```\n{}```  ", "``` JSON \r\n{}
 @given(st.dictionaries(st.text(), JSON, max_size=4), st.sampled_from(AROUND))
 def test_object_is_read_with_and_without_fence(value: Any, around: str) -> None:
     assert read_object(around.replace("{}", json.dumps(value))) == value
+    assert sole_object_in(around.replace("{}", json.dumps(value))) == value
 
 
 @pytest.mark.parametrize("text", [
@@ -124,6 +127,7 @@ def test_a_megabyte_is_read_in_one_pass(piece: str) -> None:
     many = piece * (1_000_000 // len(piece))
     for text in (many, f"```json\n{many}", f"```json\n{many}x", f"```\n{{}}{many}```", f'{{"a": "{many}'):
         read_object(text)
+        sole_object_in(text)
         read_arguments(text)
         shown_value(text)
 

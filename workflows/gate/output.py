@@ -8,7 +8,7 @@ import json
 from activities.contracts import JsonObject
 from workflows.gate.arguments import fitted
 from workflows.machines.common.json_schema import checked_schema
-from workflows.machines.common.json_text import NotJson, object_in
+from workflows.machines.common.json_text import NotJson, sole_object_in
 
 __all__ = ["AnswerForm", "form_problem"]
 
@@ -29,7 +29,7 @@ class AnswerForm:
     def read(self, answer: str | None) -> JsonObject:
         """The object that an answer holds, brought to the schema as a tool's arguments are. Raises ValueError
         that says what is wrong with it."""
-        found = object_in(answer or "")
+        found = sole_object_in(answer or "")
         if isinstance(found, NotJson):
             raise ValueError(found.problem)
         return fitted(self.schema, found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = [
     "read_object",
     "shown_name",
     "shown_value",
+    "sole_object_in",
     "unfenced",
     "unread",
     "was_cut",
@@ -68,6 +70,26 @@ def object_in(text: str) -> JsonObject | NotJson:
     if not isinstance(whole, NotJson) or not 0 <= start < end:
         return whole
     return read_object(text[start : end + 1])
+
+
+def sole_object_in(text: str) -> JsonObject | NotJson:
+    """The one JSON object that a text is, or has among words without braces, for readers to whom it must mean
+    one thing only: none out of a list, and each key once."""
+    body = unfenced(text)
+    if not body:
+        return NotJson("it is empty")
+    whole = _checked(lambda: _EACH_ONCE.decode(body))
+    start, end = body.find("{"), body.rfind("}")
+    if isinstance(whole, dict) or (isinstance(whole, NotJson) and not 0 <= start < end):
+        return whole
+    if not isinstance(whole, NotJson):
+        return NotJson(f"a JSON object is expected, {_kind(whole)} came")
+    if body.count("[", 0, start) > body.count("]", 0, start):
+        return NotJson("a JSON object is expected, it came in a list")
+    first: JsonObject | NotJson = _checked(lambda: _EACH_ONCE.raw_decode(body, start)[0])
+    if not isinstance(first, NotJson) and _EACH_ONCE.raw_decode(body, start)[1] <= end:
+        return NotJson("one JSON object is expected, more braces came behind it")
+    return first
 
 
 def read_arguments(text: str) -> JsonObject | NotJson:
@@ -180,8 +202,19 @@ def _bounded(number: str) -> int:
     return int(number)
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> JsonObject:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the key {cut(name, 40)} comes more than once")
+    return found
+
+
 _ANY_SIZE = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded)
+_EACH_ONCE = json.JSONDecoder(
+    parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded, object_pairs_hook=_each_once
+)
 
 
 def _depth_fits(value: Any, left: int = DEPTH_LIMIT) -> bool:
