@@ -80,6 +80,8 @@ def _old_agent(path: Path) -> AgentFile:
     """The agent as it was. Its modules are those of the new one: an old file may lie anywhere."""
     draft = Draft(YamlFile(path))
     draft.values.pop("modules", None)
+    if isinstance(draft.values.get("output"), str):  # what it names may be gone; that there is one counts
+        draft.values["output"] = {"properties": {}}
     return draft.finish()
 
 

@@ -320,3 +320,17 @@ def test_file_that_is_none_is_wrong_usage(cli: Cli, tmp_path: Path) -> None:
     shown = cli("verify", "agent", str(tmp_path / "missing.yaml"))
     assert (shown.code, shown.out) == (2, "")
     assert "missing.yaml" in shown.err
+
+
+def test_agent_with_a_named_output_is_compared_with_an_older_one(tmp_path: Path, cli: Cli) -> None:
+    """The module is that of the new one; an answer that is asked for again counts in both."""
+    (tmp_path / "form.py").write_text(
+        "from pydantic import BaseModel\n\nclass Refund(BaseModel):\n    a: int\n"
+    )
+    text = "machine: tools\ntools: [calculator]\nmodels: scripted\nmodules: [form.py]\noutput: Refund\n"
+    new, old = tmp_path / "new.yaml", tmp_path / "elsewhere" / "old.yaml"
+    old.parent.mkdir()
+    new.write_text(text)
+    old.write_text(text)
+    shown = cli("verify", "agent", str(new), "--against", str(old))
+    assert (shown.code, shown.out.strip()) == (0, "nothing is newly allowed")
