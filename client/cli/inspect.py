@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client.cli import render
-from client.cli.interactive import confirm
 from client.cli.lists import print_runs
 from client.cli.options import INTERRUPTED, CommonOptions, Json, MaybeRun, RunName, Verbose, command
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, UsageError, resume_command
@@ -215,6 +214,7 @@ async def cancel(
 
 async def _end_broken(client: AgentClient, *, yes: bool, as_json: bool) -> None:
     """End the runs whose newest task has failed and is tried again: a run that only waits is none of them."""
+    from client.cli.interactive import confirm
     from client.runs.follow import bug_in
 
     found: dict[str, str] = {}

@@ -29,7 +29,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import psutil
 from filelock import AsyncFileLock, Timeout
@@ -237,11 +237,19 @@ def temporal_binary() -> str:
 # -- users and the record --------------------
 
 
+class _StartLock(AsyncFileLock):
+    """Is released where it was acquired. The library releases it once more when it is collected, in whatever
+    event loop runs then; in one that ends, that is a coroutine which nobody awaits."""
+
+    def __del__(self, *_: Any) -> None:
+        """Nothing."""
+
+
 @contextlib.asynccontextmanager
 async def _guard(home: Path) -> AsyncIterator[None]:
     """Be the only one who starts, joins, leaves or stops."""
     path = home / "start.lock"
-    lock = AsyncFileLock(path, timeout=LOCK_SECONDS, mode=0o600, run_in_executor=False, thread_local=False)
+    lock = _StartLock(path, timeout=LOCK_SECONDS, mode=0o600, run_in_executor=False, thread_local=False)
     try:
         await lock.acquire()
     except Timeout as error:
