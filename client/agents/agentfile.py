@@ -249,7 +249,7 @@ class Choice:
     def _set_models(self, draft: Draft) -> None:
         """Another name and server for every role, with the same settings. `scripted` keeps the scripts of an
         agent file; any other name keeps nothing of a script, and a server leaves scripts as they are. Which
-        of the providers of `ENDPOINTS` is asked, name and server say anew."""
+        of the providers of `ENDPOINTS` is asked follows from the new name and server."""
         models = _models(draft.values.get("models"))
         known = models if isinstance(models, dict) else {}
         for role in dict.fromkeys(("default", *known)):

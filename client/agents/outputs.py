@@ -25,9 +25,7 @@ def named_output(name: str, folder: Path, modules: Sequence[str]) -> Any:
     module, _, model = name.rpartition(":")
     if module and module not in modules:
         there = ", ".join(modules) or "none"
-        raise ValueError(
-            f"{module} is none of the agent's `modules`; name it there, too (there are: {there})"
-        )
+        raise ValueError(f"{module} is not in the agent's `modules` ({there}); add it there")
     try:
         loaded = load_modules([str(folder / one) for one in ([module] if module else modules)])
     except ExtensionError as error:

@@ -213,7 +213,7 @@ async def cancel(
 
 
 async def _end_broken(client: AgentClient, *, yes: bool, as_json: bool) -> None:
-    """End the runs whose newest task has failed and is tried again: a run that only waits is none of them."""
+    """End the runs whose newest task has failed and is tried again: not one that only waits."""
     from client.cli.interactive import confirm
     from client.runs.follow import bug_in
 

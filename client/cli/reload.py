@@ -1,4 +1,4 @@
-"""`ratchet dev` when code changes: it is checked in a process of its own, then the command begins anew.
+"""`ratchet dev` when code changes: it is checked in a process of its own, then the command starts again.
 
 A process that has imported a module cannot forget it soundly: others hold its functions. So the whole process
 is replaced (`exec`), which keeps its pid and its terminal. A lock that it hands on keeps the server running.
@@ -24,7 +24,7 @@ from client.cli.output import note
 from client.errors import UsageError
 from client.server.workerconfig import Allowed, load_settings
 
-__all__ = ["begin_anew", "changed", "check", "held", "let_go", "stamps", "watched"]
+__all__ = ["changed", "check", "held", "let_go", "stamps", "start_again", "watched"]
 
 LOOK_SECONDS = 1.0
 """How often the files are looked at."""
@@ -47,7 +47,7 @@ async def changed(agents: Sequence[str], settings: Settings, before: Stamps) -> 
         if problem:
             note(f"{problem}\nnot reloaded: what was loaded before stays in use")
         elif stamps(before) == before:  # else it was changed again since it was checked
-            note(f"{files} changed: the worker begins anew")
+            note(f"{files} changed: the worker starts again")
             return
 
 
@@ -108,7 +108,7 @@ def check() -> None:
 # -- the new process --------------------
 
 
-def begin_anew(lock: int | None) -> NoReturn:
+def start_again(lock: int | None) -> NoReturn:
     """Replace this process by one of the same command. `lock` is what it holds of the server's users."""
     if lock is not None:
         os.environ[HELD] = str(lock)

@@ -158,7 +158,7 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
     except asyncio.CancelledError:
         note.print("stopped")
         return 0
-    return reload.begin_anew(lock)
+    return reload.start_again(lock)
 
 
 async def _until_changed(client: AgentClient, settings: Settings, changed: Coroutine[Any, Any, None]) -> None:
