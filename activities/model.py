@@ -325,7 +325,7 @@ class ModelActivities:
         show(f"(waiting for {found})")
         log.info("model.waiting", model=model.name, waiting_for=str(found))
         left, room = _seconds_left(began), _seconds_of_attempt(began) - model.timeout_seconds
-        waiting = asyncio.ensure_future(limits.wait(name, tokens))
+        waiting = limits.wait(name, tokens)
         stopping = asyncio.ensure_future(activity.wait_for_worker_shutdown())
         first = asyncio.FIRST_COMPLETED
         try:

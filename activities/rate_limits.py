@@ -123,8 +123,9 @@ class RateLimits:
         names = tuple(question.limits)
         return NoRoom(names, 0) if self._waiting[names] else await self._looked(question)
 
-    async def wait(self, model: str, tokens: int) -> Use | None:
-        """The same as soon as there is room.
+    def wait(self, model: str, tokens: int) -> asyncio.Future[Use | None]:
+        """The same as soon as there is room. From this call on the question is in line: none that comes
+        later is let pass before it.
 
         Raises `ProviderError` of type `MUST_WAIT` when as many as may wait do so already.
         """
@@ -134,15 +135,17 @@ class RateLimits:
             words = f"{model} must wait for {NoRoom(names, 0)}, and no more questions may wait in this worker"
             raise ProviderError("recoverable", MUST_WAIT, words)
         self._waiting[names] += 1
-        try:
-            async with self._lines.setdefault(names, asyncio.Lock()):
+        waiting = asyncio.ensure_future(self._let_pass(question))
+        waiting.add_done_callback(lambda _: self._waiting.subtract((names,)))
+        return waiting
+
+    async def _let_pass(self, question: Question) -> Use | None:
+        async with self._lines.setdefault(tuple(question.limits), asyncio.Lock()):
+            found = await self._looked(question)
+            while isinstance(found, NoRoom):
+                await asyncio.sleep(found.seconds)
                 found = await self._looked(question)
-                while isinstance(found, NoRoom):
-                    await asyncio.sleep(found.seconds)
-                    found = await self._looked(question)
-            return found
-        finally:
-            self._waiting[names] -= 1
+        return found
 
     async def settle(self, use: Use, tokens: int) -> None:
         """Count what a question has really used, if that takes no longer than about a second."""

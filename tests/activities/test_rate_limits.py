@@ -32,7 +32,7 @@ from activities.contracts import (
 from activities.handover import Handover, Question, handed_over
 from activities.model import ModelActivities
 from activities.provider import ModelCall, ProviderError
-from activities.rate_limits import RateLimits
+from activities.rate_limits import NoRoom, RateLimits, Use
 from activities.settings import RateLimit
 from activities.store.cache import ConversationCache
 from activities.tools.run import ToolActivities
@@ -279,6 +279,18 @@ async def test_one_worker_asks_in_the_order_of_arrival(worker_on: Workers, count
     for one in waiting:
         await asyncio.wait_for(one.task, PATIENCE)
     assert counted.asked == list("012345")
+
+
+async def test_question_in_line_is_not_overtaken_when_there_is_room(tmp_path: Path) -> None:
+    window = 0.05
+    limits = RateLimits(tmp_path / "limits.db", {"counted/*": ONE}, 100, window)
+    assert isinstance(await limits.admit("counted/small", 1), Use)
+    assert isinstance(await limits.admit("counted/small", 1), NoRoom)
+    first = limits.wait("counted/small", 1)
+    time.sleep(2 * window)  # noqa: ASYNC251  # there is room now, and the event loop has not looked yet
+    assert isinstance(await limits.admit("counted/small", 1), NoRoom)
+    assert isinstance(await first, Use)
+    limits.close()
 
 
 async def test_large_question_is_not_starved_by_small_ones_of_another_worker(
