@@ -199,7 +199,7 @@ def _scenario_facts(one: ScenarioReport) -> dict[str, Any]:
         "ends": dict(found.ends),
         "untaken": [list(row) for row in one.never_taken],
         "needs": found.needs,
-        "still": list(found.still),
+        "fixed": list(found.fixed),
         "unknown_tools": list(one.made_up),
     }
 

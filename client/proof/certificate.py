@@ -95,7 +95,7 @@ def _scenario(machine: Machine, one: ScenarioReport) -> dict[str, Any]:
         "states": found.states,
         "answers": found.answers,
         "ends": dict(found.ends),
-        "still": list(found.still),
+        "fixed": list(found.fixed),
     }
 
 

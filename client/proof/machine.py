@@ -49,7 +49,7 @@ __all__ = [
 
 SECONDS = 60.0
 """How long one scenario is explored, in seconds."""
-STILL = {
+FIXED_FACTS = {
     "run.now": "the clock",
     "run.ledger": "what was spent",
     "run.notes": "messages from people",
@@ -63,7 +63,7 @@ STAND_INS = (
     ToolSpec(name="pay", description="Pay.", effect="unsafe", parameters=TEXT_ARGUMENT),
 )
 """Tools for a machine that takes any, in a scenario that brings none."""
-OPEN = "no schema is known (`Scenario.tools`), so any arguments fit; counted as `unsafe`"
+NO_SCHEMA = "no schema is known (`Scenario.tools`), so any arguments fit; counted as `unsafe`"
 """Of tools that nobody describes."""
 ANSWER_CHARS = 400
 """Characters of an answer in a report."""
@@ -135,10 +135,10 @@ class ScenarioReport:
         yield from (f"  unfit    {one}: bring some by `words` or `outputs`" for one in self.unfit)
         if self.unused and found.complete:
             yield f"  never used: {', '.join(self.unused)}"
-        if still := sorted({STILL[one] for one in found.still}):
-            yield f"  still    it reads {' and '.join(still)}, which do not move here"
+        if fixed := sorted({FIXED_FACTS[one] for one in found.fixed}):
+            yield f"  fixed    {' and '.join(fixed)}: the machine reads this, and here it never changes"
         if self.made_up:
-            yield f"  open     {', '.join(self.made_up)}: {OPEN}"
+            yield f"  tools    {', '.join(self.made_up)}: {NO_SCHEMA}"
 
     @property
     def domain(self) -> Iterator[str]:
@@ -249,7 +249,7 @@ class MachineReport:
         """What is known of `max_transitions`; empty: a run may come to it."""
         explored = [one.explored for one in self.scenarios]
         if any(one.transitions is None for one in explored):
-            return "no run goes round until `max_transitions` ends it, unless people lead it round"
+            return "every run ends before it reaches `max_transitions`, unless people lead it round"
         in_reach = any((one.transitions or 0) >= one.limit for one in explored)
         return "" if in_reach else BUILT_IN[ENDS]
 
@@ -335,7 +335,7 @@ def declared_tools(file: str | Path) -> tuple[ToolSpec, ...]:
 
 
 def scenarios_of(machine: Machine) -> tuple[Scenario, ...]:
-    """Those that its author has written, else those that its options make: the defaults, and small ones."""
+    """Those that its author has written, else those that its options make: the defaults, and the smallest."""
     return tuple(machine.scenarios) or _derived(machine)
 
 
@@ -440,17 +440,17 @@ def _with(own: Extensions | None, loaded: Extensions) -> Extensions:
 
 
 def _derived(machine: Machine) -> tuple[Scenario, ...]:
-    """The default options; small ones, with every number at its least value; and these with each other choice
-    of an option that names its choices. Options with which no run begins are left out."""
+    """The default options; the smallest, with every number at its least value; and these with each other
+    choice of an option that names its choices. Options with which no run begins are left out."""
     fields = {name: one for name, one in machine.options.model_fields.items() if name != "max_transitions"}
     least = {name: value for name, one in fields.items() if (value := _least(one)) is not None}
-    small = (Scenario(name="small", options=least),) if least else ()
+    smallest = (Scenario(name="smallest", options=least),) if least else ()
     varied = [
         Scenario(name=f"{name}={value}", options={**least, name: value})
         for name, one in fields.items()
         for value in _choices(one)
     ]
-    found = tuple(one for one in (Scenario(), *small, *varied[:SETTINGS]) if _begins(machine, one))
+    found = tuple(one for one in (Scenario(), *smallest, *varied[:SETTINGS]) if _begins(machine, one))
     return found or (Scenario(),)
 
 

@@ -169,7 +169,7 @@ def test_scenarios_are_derived_from_options(machine: Machine) -> None:
     found = scenarios_of(replace(machine, options=Choices))
     assert [(one.name, one.options) for one in found] == [
         ("default", {}),
-        ("small", {"tries": 1}),
+        ("smallest", {"tries": 1}),
         ("fast=True", {"tries": 1, "fast": True}),
         ("way=short", {"tries": 1, "way": "short"}),
     ]
@@ -182,7 +182,7 @@ def test_derived_scenario_that_cannot_begin_is_left_out(machine: Machine) -> Non
         return machine.begin(given, options)
 
     found = scenarios_of(replace(machine, options=Choices, begin=begin))
-    assert [one.name for one in found] == ["default", "small", "way=short"]
+    assert [one.name for one in found] == ["default", "smallest", "way=short"]
 
 
 TOOL = '''

@@ -97,8 +97,8 @@ class Explored:
     """So many transitions a run may make."""
     came_up: set[str] = field(default_factory=set)
     """Properties that say something of a run that was explored."""
-    still: tuple[str, ...] = ()
-    """What of `run` was read and stands still."""
+    fixed: tuple[str, ...] = ()
+    """What of `run` was read and never changes."""
     compared: int = 0
     """Answers that merged runs were given beside those that they were merged with."""
     conflicts: list[str] = field(default_factory=list)
@@ -146,7 +146,7 @@ def explore(  # noqa: PLR0913  # what is explored, and how long
     found = one.found
     found.seconds = clock() - began
     found.needs = {state: tuple(sorted(facts)) for state, facts in needs.of.items()}
-    found.still = tuple(sorted(needs.still))
+    found.fixed = tuple(sorted(needs.fixed))
     return found
 
 
@@ -158,7 +158,7 @@ class _Needs:
 
     def __init__(self, program: Program) -> None:
         self.of: dict[str, set[str]] = {}
-        self.still: set[str] = set()
+        self.fixed: set[str] = set()
         self.overwritten: set[str] = set()
         self.of_results: set[tuple[str, str]] = set()
         """Final state and field: lists that are only appended to, and that `result` reads."""
@@ -180,7 +180,7 @@ class _Needs:
     def read(self, state: str, fact: str) -> bool:
         """A read that was noted; true: it tells runs apart, and is new."""
         if fact.removeprefix("run.") in ("now", "ledger", "notes", "inbox") and fact.startswith("run."):
-            self.still.add(fact)
+            self.fixed.add(fact)
             return False
         return self.add(state, fact)
 

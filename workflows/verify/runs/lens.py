@@ -5,7 +5,7 @@ the run such as the newest reply. Nobody declares these reads, and nothing is gu
 stand-ins of the context and the run that note each read. Reads of the whole (`model_dump()`, `==`, `repr`)
 count as reads of every field.
 
-Time, money and messages from people stand still: `run.now`, `run.ledger`, `run.notes` and `run.inbox` show
+Time, money and messages from people never change: `run.now`, `run.ledger`, `run.notes` and `run.inbox` show
 the same throughout. A digest of the conversation equals no earlier one, as in a run without rollback.
 """
 
@@ -21,12 +21,12 @@ from workflows.kernel.context import Append, Context, Patch
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Run
 
-__all__ = ["FACTS", "STILL", "RecordingLens", "fact_of"]
+__all__ = ["FACTS", "FIXED", "RecordingLens", "fact_of"]
 
 FACTS = ("reply", "tail", "conversation", "step", "visit", "counts")
 """What `run` shows that moves within a domain."""
-STILL = ("now", "ledger", "notes", "inbox")
-"""What `run` shows that stands still."""
+FIXED = ("now", "ledger", "notes", "inbox")
+"""What `run` shows that never changes."""
 WHOLE = {
     "__dict__", "__iter__", "model_dump", "model_dump_json", "model_copy", "model_fields_set", "copy", "dict",
     "json",
@@ -180,7 +180,7 @@ class SeenRun(Run):
         object.__setattr__(self, "_digests", digests)
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _MOVING or name in STILL:
+        if name in _MOVING or name in FIXED:
             read = object.__getattribute__(self, "_read")
             if name == "conversation":
                 said = object.__getattribute__(self, "conversation")

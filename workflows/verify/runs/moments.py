@@ -18,7 +18,7 @@ __all__ = ["BUILT_IN", "ENDS", "PropertyBug", "Turn", "bug_of", "exit_problem", 
 
 ENDS = "every run ends by itself"
 BUILT_IN = {
-    ENDS: "no run goes on until `max_transitions` ends it",
+    ENDS: "every run ends before it reaches `max_transitions`",
     "declared exits": "each exit reason is one of `exits`",
     "no exception": "no function of the machine raises anything but an `AgentError`",
     "NoTransition": "each event has a row in its state",
