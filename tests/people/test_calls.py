@@ -204,6 +204,54 @@ async def test_deadline_rejects_approves_or_aborts(at_deadline: Any, ending: str
             assert (bench.result.answer or "").startswith(ending)
 
 
+@pytest.mark.parametrize("at_deadline", ["reject", "approve"])
+async def test_run_meets_its_limit_when_nobody_decides_in_time(at_deadline: Any) -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline=at_deadline)
+    people = People(requests=settings, on_limit="ask")
+    async with Bench(brain("tools look a"), limits=Limits(model_calls=1), people=people) as bench:
+        await bench.pass_time(61)
+        assert bench.result.exit_reason == "limit"
+
+
+@pytest.mark.parametrize("at_deadline", ["reject", "approve"])
+async def test_outcome_stays_unknown_when_nobody_decides_in_time(at_deadline: Any) -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline=at_deadline)
+    bench = Bench(brain("tools pay 3"), people=People(requests=settings))
+    bench.results["pay"] = UNKNOWN
+    async with bench:
+        await bench.pass_time(61)
+        assert bench.result.answer == "unknown_outcome its worker died"
+        assert bench.calls.count("pay 3") == 1
+
+
+@pytest.mark.parametrize(("at_deadline", "exit_reason"), [("reject", "expired"), ("approve", "answered")])
+async def test_interrupt_ends_or_continues_at_its_deadline(at_deadline: Any, exit_reason: str) -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline=at_deadline)
+    people = People(requests=settings, interrupt_states=("work",))
+    async with Bench(brain("tools look a"), people=people) as bench:
+        await bench.pass_time(61)
+        assert bench.result.exit_reason == exit_reason
+
+
+@pytest.mark.parametrize(("at_deadline", "asked"), [("reject", 1), ("approve", 2)])
+async def test_failed_question_is_asked_again_where_the_deadline_approves(
+    at_deadline: Any, asked: int
+) -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline=at_deadline)
+    people = People(requests=settings, on_trouble="ask")
+    async with Bench([failed(), "answer b"], people=people) as bench:
+        await bench.pass_time(61)
+        assert bench.calls.count("ask_model") == asked
+        assert bench.result.ok == (asked == 2)
+
+
+async def test_unattended_run_is_interrupted_by_nobody() -> None:
+    people = People(unattended=True, interrupt_states=("work",))
+    async with Bench(brain("tools look a"), people=people) as bench:
+        assert bench.result.exit_reason == "answered"
+        assert "Requested" not in bench.events
+
+
 async def test_deadline_that_approves_answers_yes_where_it_can() -> None:
     settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
     async with Bench(brain("confirm pay?"), people=People(requests=settings)) as bench:
