@@ -64,7 +64,7 @@ class RunNotBegun(RatchetError):
 
 
 class MachineBug(RatchetError):
-    """A bug stops a run's workflow task; the run goes on by itself once the code is fixed."""
+    """A bug stops a run's workflow task; the run continues by itself once the code is fixed."""
 
     exit_code = 5
 

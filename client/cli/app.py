@@ -62,7 +62,7 @@ COMMANDS = {
     "retry": ("decide", "Make a call again: the cause is fixed, or the call did not take effect."),
     "topup": ("decide", "Give a run that has reached a limit more of it."),
     "finish": ("decide", "Let a run that has reached a limit, or is stuck, end so."),
-    "resume": ("decide", "Let a run go on: take a pause back, or answer what it asks."),
+    "resume": ("decide", "Let a run continue: take a pause back, or answer what it asks."),
     "pause": ("decide", "Begin nothing new until `ratchet resume`."),
     "steer": ("decide", "Send the model a message before its next call."),
     "abort": ("decide", "End a run where it is; its result has the exit reason `aborted`."),

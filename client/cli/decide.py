@@ -266,7 +266,7 @@ async def resume(
     ] = False,
     comment: Comment = "",
 ) -> int:
-    """Let a run go on: take a pause back, or answer what it asks. (`retry` makes a call again.)"""
+    """Let a run continue: take a pause back, or answer what it asks. (`retry` makes a call again.)"""
     names_request = request is not None or how.digest is not None
     if pause and names_request:
         raise UsageError("--pause is about the run, not about a request: leave REQUEST and --digest out")

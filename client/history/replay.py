@@ -45,7 +45,7 @@ class ReplayResult(Frozen):
     same: bool
     """Nothing differs in all that was compared."""
     can_continue: bool | None
-    """Temporal can go on with this history; None: the run is over."""
+    """Temporal can continue with this history; None: the run is over."""
     failure: str = ""
     """Why Temporal could not replay the history; empty: it could."""
     records: int

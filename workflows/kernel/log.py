@@ -99,7 +99,7 @@ class Record(Frozen):
     state: str
     """Where the machine was."""
     event: str
-    """Name of the event; of the answer, where a visit goes on after one."""
+    """Name of the event; of the answer, where a visit continues after one."""
     to: str | None = None
     """The state that the event led to; None: the machine stayed in its visit."""
     reason: str = ""

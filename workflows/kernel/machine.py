@@ -95,7 +95,7 @@ INVALID_ANSWER = "invalid_answer"
 """Exit reason of a run whose answer does not fit the agent's `output`."""
 COMMON_EXITS: Mapping[str, str] = {
     "limit": "a limit of the agent is reached: calls, tokens, money or time; the error names it",
-    "stuck": "the run went round in circles, and went on so when the model was told (`stuck` of the agent)",
+    "stuck": "the run went round in circles, also after the model was told (`stuck` of the agent)",
     "max_transitions": "the machine made as many transitions as allowed",
     "failed": "an effect failed and the machine has no `on_error`",
     "model_refused": "the model refused to answer; the error has its words",

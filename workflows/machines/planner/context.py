@@ -51,14 +51,14 @@ class Options(Strict):
     )
     decide: str | None = Field(
         default=None,
-        description="null: go on if the plan has a goal; `model`: ask the role `decide`; else "
+        description="null: continue if the plan has a goal; `model`: ask the role `decide`; else "
         "hook(plan, state) -> {continue, reason} [4.3, R-003-1]",
     )
     finalize_summary: bool = Field(default=False, description="one more call, of the role `summary` [4.3]")
     on_tool_error: Literal["halt", "record"] = Field(
         default="halt",
-        description="record: the model is told, and the run goes on; a call that a person rejects is always "
-        "recorded [4.4, R-003-5]",
+        description="record: the model is told, and the run continues; a call that a person rejects is "
+        "always recorded [4.4, R-003-5]",
     )
     on_policy_violation: Literal["halt", "record"] = Field(
         default="halt", description="the same for a call that the policy forbids [4.4, R-003-5]"

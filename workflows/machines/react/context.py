@@ -24,7 +24,7 @@ class Options(Strict):
         ge=1,
         le=10_000,
         description="steps, rejected thoughts included; checked when a step is committed, so thoughts that "
-        "are rejected at the end go on until `max_depth` of the rules or `max_transitions` [1.7]",
+        "are rejected at the end continue until `max_depth` of the rules or `max_transitions` [1.7]",
     )
     max_transitions: int | None = Field(
         default=None, ge=1, description="visits of states; null: 10 * max_steps [R-000-11]"
