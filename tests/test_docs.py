@@ -34,6 +34,7 @@ from client.agents.agentfile import load_agent
 from client.agents.options import options_of
 from client.agents.schema import MESSAGES, message_schema
 from client.cli.app import COMMANDS
+from client.cli.render_requests import request_block
 from client.keys import public_key
 from client.sdk.material import MAX_BYTES, SHORT_BYTES
 from client.server.embedded import temporal_binary
@@ -43,7 +44,7 @@ from docs.markdown import anchor_of
 from docs.reference import WRITTEN
 from ratchet.verify import verify
 from tests import forked
-from tests.examplekit import ROOT
+from tests.examplekit import ROOT, local
 from workflows import registry
 from workflows.gate.bounds import WITHIN_BOUND
 from workflows.gate.requests import EventName
@@ -52,7 +53,7 @@ from workflows.kernel.log import CLOSED, FORKED, ROLLED_BACK, STEERED
 from workflows.kernel.machine import COMMON_EXITS
 from workflows.machines.code.calls import BUILT_IN
 from workflows.machines.code.prompt import WORDS
-from workflows.people import Kind
+from workflows.people import Kind, Request
 
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -516,6 +517,23 @@ def test_page_of_the_code_machine_names_its_limits_and_functions() -> None:
     modules = re.findall(r"`(\w+)`", text.split("modules are")[1].split(".")[0])
     prompt = " ".join(WORDS.split())
     assert modules == prompt.split("Modules: ")[1].split(".")[0].split()
+
+
+def test_request_of_the_people_page_is_what_is_shown(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
+    asked: list[Request] = []
+
+    def decide(request: Request) -> str:
+        asked.append(request)
+        return "approve"
+
+    outcome = local("payments", tmp_path, decide=decide).run_sync("Pay what is due.")
+    (shown,) = (request_block(request, "bills").plain for request in asked)
+    page = text_of("people.md")
+    printed = textwrap.dedent(page[page.index("    r1 approval ") :].partition("\n\n")[0])
+    varies = re.compile(r"deadline \S+ \S+,|digest \w{32}")
+    assert varies.sub("", shown) == varies.sub("", printed)
+    assert any("r1 approval transfer approved, " in record.reason for record in outcome.records)
 
 
 def test_people_page_names_every_kind_of_request_and_record() -> None:
