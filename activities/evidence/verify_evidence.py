@@ -759,7 +759,7 @@ def _check_complete(run: Evidence) -> Iterator[Finding]:
     if any(one.verdict == "wrong" for one in problems):
         return
     calls = sum(map(len, made.places.values()))
-    found = f"{counted(calls, 'call')} and {counted(len(made.questions), 'question')} of the history"
+    found = f"{counted(calls, 'call')} and {counted(len(made.questions), 'model call')} of the history"
     if run.is_whole:
         text = f"the log has {found}; what the log says was done is in the history"
         yield ok("completeness", text)
@@ -849,7 +849,7 @@ def _logged(run: Evidence, made: Made) -> Iterator[Finding]:
             if kind == "ask_model":
                 # the activity of a tool's call may ask the question after it: one activity for both
                 if place not in made.questions and last_call not in made.places:
-                    yield wrong(what, f"the log has a reply at {place}, the history no question there")
+                    yield wrong(what, f"the log has a reply at {place}, the history no model call there")
                 continue
             last_call, result = place, (call["title"], call.get("output", ""))
             yield from _told_of(what, _not_made(call, made, result in known))

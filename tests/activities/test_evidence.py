@@ -287,7 +287,7 @@ def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[s
     pack = with_signature(packs["chain"][0], KEY)
     done = run(pack, "--key", PUBLIC)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "ok       completeness: the log has 7 calls and 9 questions" in done.stdout
+    assert "ok       completeness: the log has 7 calls and 9 model calls" in done.stdout
     pack["log"]["records"][7] = pack["log"]["records"][7].replace("state", "stale", 1)
     done = run(pack, "--key", PUBLIC)
     assert done.returncode == 1
