@@ -1,7 +1,7 @@
-"""Makes the README's picture: a real run is killed with `kill -9`, goes on, and asks a person.
+"""Makes the README's picture: its agent is killed with `kill -9` between two bills, and asks when resumed.
 
-`python -m docs.picture` writes docs/images/killed.svg. It needs tmux, and no model: the agent `payments`
-follows a script. Each reply is made to take seconds, so that the kill comes while the model is asked.
+`python -m docs.picture` writes docs/images/killed.svg. It needs tmux; the agent follows a script.
+Each reply is made to take seconds, so that the kill comes while the model is asked.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -17,23 +18,24 @@ from rich.text import Text
 from docs.terminal import ROOT, Terminal, picture
 
 PICTURE = ROOT / "docs" / "images" / "killed.svg"
-AGENT = "examples/agents/payments.yaml"
 SECONDS = 4
 """How long the model is made to take for a reply."""
-LEFT_OUT = re.compile(r"^(agent payments|The model `scripted`|Temporal 127|http://|.* digest )")
+LEFT_OUT = re.compile(
+    r"^(agent bills|run bills|The model `scripted`|Temporal 127|while this command|http://"
+    r"|Not over|  bills-| +this step:|.* (digest|--digest) |$)"
+)
 
 
 def recorded(folder: Path) -> list[Text]:
     """The lines of the terminal, with the other terminal's command where it was typed."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    files, command, _ = re.split(r"^(ratchet run .*)$", _shell(readme), maxsplit=1, flags=re.MULTILINE)
+    slow = files.replace("{reply: ", f"{{delay_seconds: {SECONDS}, reply: ")
+    subprocess.run(["sh", "-c", slow], cwd=folder, check=True)
     with Terminal(folder, folder / ".state") as terminal:
-        assert terminal.run("ratchet init --examples") == 0
         terminal.clear()
-        text = (folder / AGENT).read_text(encoding="utf-8")
-        slow = text.replace("delay_seconds: 0.2", f"delay_seconds: {SECONDS}")
-        (folder / AGENT).write_text(slow, encoding="utf-8")
-        command = f'ratchet run --agent {AGENT} "Pay what is due."'
         terminal.type(command)
-        terminal.sees("payment 1: (.*\n)+.*thought 1 s")
+        terminal.sees("paid 1250 (.*\n)+.*executing tools 1 s")
         process = terminal.process()
         os.kill(process, signal.SIGKILL)
         assert terminal.end_of(command) == 128 + signal.SIGKILL
@@ -43,21 +45,25 @@ def recorded(folder: Path) -> list[Text]:
         terminal.type("y")
         assert terminal.end_of("ratchet run --resume") == 0
         second = terminal.lines()[len(first) : -1]
-    return [*kept(first[:-1]), *other(f"$ kill -9 {process}"), first[-1], Text(), *kept(shortened(second))]
+    return [*kept(first[:-1]), *other(f"$ kill -9 {process}"), first[-1], *kept(shortened(second))]
+
+
+def _shell(page: str) -> str:
+    return page.partition("```sh\n")[2].partition("```")[0]
 
 
 def kept(lines: list[Text]) -> list[Text]:
-    """Without what says nothing here: addresses and digests."""
-    return [line for line in lines if not LEFT_OUT.match(line.plain)]
+    """Without what says nothing here: addresses, digests, empty lines."""
+    return [line for line in lines if not LEFT_OUT.match(line.plain.rstrip())]
 
 
 def shortened(lines: list[Text]) -> list[Text]:
-    """Without the steps that were shown before the kill: the resumed run shows its whole log."""
+    """Without the step that was shown before the kill: the resumed run shows its whole log."""
     begin, end = (
         next(index for index, line in enumerate(lines) if line.plain.startswith(f"  {step}  "))
-        for step in (1, 3)
+        for step in (1, 2)
     )
-    return [*lines[:begin], Text("     \u22ee  steps 1 and 2, as above\n", "dim"), *lines[end:]]
+    return [*lines[:begin], Text("     \u22ee  step 1, as above\n", "dim"), *lines[end:]]
 
 
 def other(line: str) -> list[Text]:

@@ -60,7 +60,7 @@ def _blocks(language: str) -> re.Pattern[str]:
 
 
 def _tutorials() -> Machine:
-    """The machine of the tutorial, whose picture the README has."""
+    """The machine of the tutorial, whose diagram its page has."""
     blocks = _blocks("python").findall((DOCS / "tutorial.md").read_text("utf-8"))
     file = STAGE / "reply_desk.py"
     file.write_text(next(block for block in blocks if "MACHINE = " in block), "utf-8")

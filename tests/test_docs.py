@@ -243,10 +243,29 @@ def test_provider_of_the_page_answers_a_run(shell: Shell) -> None:
     assert "[image chart.png: " in shell.run(with_image)
 
 
-def test_test_of_the_readme_passes(shell: Shell) -> None:
-    _, test = blocks(README, "python")
-    (shell.folder / "test_readme.py").write_text(test)
-    assert "1 passed" in shell.run("pytest test_readme.py")
+def test_readme_can_be_pasted_and_its_program_approves(shell: Shell) -> None:
+    (pasted,), (program,) = blocks(README, "sh"), blocks(README, "python")
+    files, command = re.split(r"^(?=ratchet run)", pasted, flags=re.MULTILINE)
+    assert len(pasted.splitlines()) <= 27
+    shell.run(files)
+    run = shell.start(command)
+    until(partial(shell.has_asked, 1), command)
+    printed = (shell.folder / ".run.txt").read_text()
+    assert "paid 1250 cents to Paper & Pen" in printed
+    (started,) = re.findall(r"^run (bills-\w+)$", printed, re.MULTILINE)
+    shell.run(f"ratchet approve {started}")
+    assert run.wait(PATIENCE) == 0
+    assert "paid 48000 cents to Harbour" in (shell.folder / ".run.txt").read_text()
+    (shell.folder / "app.py").write_text(program)
+    assert shell.run(f"{shlex.quote(sys.executable)} app.py").strip() == "Both bills are paid."
+
+
+def test_proof_of_the_readme_is_what_is_printed(shell: Shell) -> None:
+    pytest.importorskip("z3")
+    shell.run(blocks(README, "sh")[0].partition("ratchet run")[0])
+    block = README[README.index("    $ ratchet verify ") :].partition("\n\nThe ")[0]
+    command, _, report = textwrap.dedent(block).partition("\n")
+    assert shell.run(command.removeprefix("$ ")).startswith(f"{report}\n")
 
 
 @pytest.mark.exhaustive
@@ -414,22 +433,6 @@ def test_agent_file_of_a_page_is_valid(name: str, number: int, tmp_path: Path) -
     if name == "rules.md":
         (tmp_path / "no_delete.py").write_text(blocks(text_of(name), "python")[0])
     assert load_agent(path)
-
-
-def test_agent_file_of_the_readme_is_valid(shell: Shell) -> None:
-    (shell.folder / "examples").symlink_to(ROOT / "examples")
-    path = shell.folder / "agent.yaml"
-    path.write_text(blocks(README, "yaml")[0])
-    assert load_agent(path).task("go").tools == ("read_file", "transfer")
-
-
-def test_proof_of_the_readme_is_what_is_printed(shell: Shell) -> None:
-    pytest.importorskip("z3")
-    (shell.folder / "examples").symlink_to(ROOT / "examples")
-    (shell.folder / "bills.yaml").write_text(blocks(README, "yaml")[0])
-    block = README[README.index("    $ ratchet verify ") :].partition("\n\n![")[0]
-    command, _, report = textwrap.dedent(block).partition("\n")
-    assert shell.run(command.removeprefix("$ ")).startswith(f"{report}\n")
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -656,15 +659,11 @@ def test_every_link_leads_somewhere() -> None:
                 assert anchor in {anchor_of(head) for head in heads}, f"{path.name}: #{anchor}"
 
 
-def test_code_and_diagram_of_the_readme_are_the_tutorials_machine(tmp_path: Path) -> None:
-    code = blocks(text_of("tutorial.md"), "python")[1]
-    states, _, table = blocks(README, "python")[0].rpartition("\n\n\nTABLE = ")
-    assert states in code
-    assert f"table={table.strip()}," in code
+def test_diagram_of_the_tutorial_is_its_machines(tmp_path: Path) -> None:
     file = tmp_path / "reply_desk.py"
-    file.write_text(code)
+    file.write_text(blocks(text_of("tutorial.md"), "python")[1])
     (module,) = load_modules([str(file)])
-    assert blocks(README, "mermaid") == [mermaid(module.MACHINE)]
+    assert blocks(text_of("tutorial.md"), "mermaid") == [mermaid(module.MACHINE)]
     assert verify(module.MACHINE).ok
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sqlite3
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -423,13 +424,13 @@ def paid_unasked(agent: AgentFile, replies: Sequence[Any], *, bounded: bool) -> 
         approvals = agent.approvals.model_copy(update={"rules": rules})
         agent = agent.model_copy(update={"approvals": approvals})
     paid: list[int] = []
-    (module,) = load_modules([str(ROOT / "examples" / "tools" / "transfer.py")])
+    (module,) = load_modules(agent.modules)
 
     def run(params: Any) -> str:
         paid.append(params.cents)
         return "paid"
 
-    tools = [Tool(name="transfer", params=module.Params, run=run, effect="unsafe")]
+    tools = [Tool(name=module.TOOL.name, params=module.TOOL.params, run=run, effect="unsafe")]
     patient = agent.model_copy(update={"stuck": None})
     model = ScriptedModel(replies)
     Local(patient, model=model, tools=tools, decide=lambda request: "reject").run_sync("Pay what is due.")
@@ -468,13 +469,13 @@ def test_payments_agent_pays_unasked_only_within_its_bound(
 def test_agent_of_the_readme_pays_unasked_only_within_its_bound(
     tmp_path: Path, bounded: bool, cents: int, calls: int, paid: tuple[int, int]
 ) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (tmp_path / "agent.yaml").write_text(readme.partition("```yaml\n")[2].partition("```")[0])
+    files = readme.partition("```sh\n")[2].partition("ratchet run")[0]
+    subprocess.run(["sh", "-c", files], cwd=tmp_path, check=True)
     arguments = json.dumps({"to": "Paper & Pen", "cents": cents})
-    call = NativeCall(id="", name="transfer", arguments=arguments)
+    call = NativeCall(id="", name="pay", arguments=arguments)
     replies = [*[ModelReplied(text="", tool_calls=(call,) * calls)] * 10, "done"]
-    assert paid_unasked(load_agent(tmp_path / "agent.yaml"), replies, bounded=bounded) == paid
+    assert paid_unasked(load_agent(tmp_path / "bills.yaml"), replies, bounded=bounded) == paid
 
 
 # -- tools --------------------
