@@ -24,7 +24,7 @@ from workflows.kernel.machine import Exit, Extensions, Machine, RunInput, RunToo
 from workflows.kernel.rollback import forked, migrated
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import closed_before_start, load, start, steer
-from workflows.machines.common.inner import NamesMachine
+from workflows.machines.common.options import NamesMachine
 from workflows.people import People
 
 __all__ = [

@@ -8,8 +8,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, CodeLimits, Strict, bare_name_too
 from workflows.machines.authoring import Context, InnerLimits, JsonObject
-from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
-from workflows.machines.common.inner import NamesMachine
+from workflows.machines.common.options import ModelAttempts, NamesMachine, ToolAttempts
 from workflows.machines.common.stopping import PolicySpec
 
 __all__ = ["Code", "Compression", "Nested", "Options"]

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from activities.contracts import MODEL_ATTEMPTS, Artifact, ArtifactRead, Frozen, Strict
 from workflows.kernel.ledger import Ledger
 from workflows.machines.authoring import Context, JsonObject, ToolCall
-from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
+from workflows.machines.common.options import ModelAttempts, ToolAttempts
 from workflows.machines.contract.reply import Decision
 
 __all__ = [

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, Strict
 from workflows.machines.authoring import Context, Extensions, JsonObject, NativeCall
-from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.named import named
+from workflows.machines.common.options import ModelAttempts, ToolAttempts
 from workflows.machines.planner.decisions import Hook, Policy
 from workflows.machines.planner.plan import plan_schema
 

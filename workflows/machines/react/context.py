@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 
 from activities.contracts import MODEL_ATTEMPTS, Frozen, Strict
 from workflows.machines.authoring import Context, JsonObject
-from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
+from workflows.machines.common.options import ModelAttempts, ToolAttempts
 from workflows.machines.react.rules import RuleSpec
 
 __all__ = ["CachedReply", "Options", "React", "ReasoningStep"]

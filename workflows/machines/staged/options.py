@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, InnerLimits, JsonObject, Strict
-from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
-from workflows.machines.common.inner import NamesMachine
 from workflows.machines.common.named import suggestion
+from workflows.machines.common.options import ModelAttempts, NamesMachine, ToolAttempts
 from workflows.machines.staged.context import (
     ACTING,
     CEILINGS,

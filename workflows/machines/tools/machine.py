@@ -33,9 +33,9 @@ from workflows.machines.authoring import (
     do,
     state,
 )
-from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import was_cut
+from workflows.machines.common.options import ModelAttempts, ToolAttempts
 from workflows.machines.common.prompt import system_message
 from workflows.machines.common.stopping import (
     STOPPED,

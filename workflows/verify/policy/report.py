@@ -14,7 +14,7 @@ from activities.contracts import Label, RunMachine, Sink, ToolSpec
 from workflows.api import AgentSpec, AgentTask
 from workflows.gate.approvals import ApprovalPolicy
 from workflows.kernel.machine import Machine
-from workflows.machines.common.inner import NamesMachine
+from workflows.machines.common.options import NamesMachine
 from workflows.people import RequestSettings
 from workflows.task import inner_task
 from workflows.verify.policy.bounds import (
