@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, MutableMapping
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -17,6 +18,7 @@ from temporalio.client import Client
 
 from activities.contracts import JsonObject, MachineNamed
 from activities.settings import Settings
+from client.console import catalog, inbox, runs
 from client.console.app import build
 from client.console.forms import arguments_in, fields_of
 from client.console.page import Console
@@ -73,6 +75,46 @@ class Page(HTMLParser):
             self._area = None
 
 
+class Outline(HTMLParser):
+    """What a screen reader goes by: the levels of a page's headings, and what it can name of the rest."""
+
+    NAMED_BY_TEXT = ("a", "button", "h1", "h2", "h3", "h4", "label", "summary")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.levels: list[int] = []
+        self.unnamed: list[str] = []
+        self._open: list[tuple[str, str, list[str]]] = []
+        """Elements that have a name by their text: tag, as they are written, the text so far."""
+        self._labelled = set[str]()
+        self._fields: dict[str, str] = {}
+        """Fields as they are written, with their id."""
+        self.feed(html)
+        self.unnamed += [field for field, name in self._fields.items() if name not in self._labelled]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found, written = {name: value or "" for name, value in attrs}, self.get_starttag_text() or ""
+        if tag in self.NAMED_BY_TEXT:
+            self._open.append((tag, written, [found.get("aria-label", "")]))
+        is_field = tag in ("textarea", "select") or (tag == "input" and found.get("type") != "hidden")
+        if is_field and not any(tag == "label" for tag, _, _ in self._open):
+            self._fields[written] = found.get("id", "")
+        if tag == "label":
+            self._labelled.add(found.get("for", ""))
+        if re.fullmatch(r"h\d", tag):
+            self.levels.append(int(tag[1]))
+
+    def handle_data(self, data: str) -> None:
+        for _, _, texts in self._open:
+            texts.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.NAMED_BY_TEXT:
+            _, written, texts = self._open.pop()
+            if not "".join(texts).strip():
+                self.unnamed.append(written)
+
+
 class Browser:
     """A browser that has opened the printed link."""
 
@@ -96,14 +138,14 @@ class Browser:
     async def post(self, path: str, **data: Any) -> httpx2.Response:
         return await self.http.post(path, data=data, headers=ORIGIN)
 
-    async def said_alone(self, run: str, request: Request) -> str:
-        """What an open page says the run could do without the person who is asked."""
+    async def said(self, part: str, text: str, run: str, request: Request) -> str:
+        """What an open page of a request says in a part of it, once the text is in it."""
         found, over = "", asyncio.Event()
 
         async def send(message: MutableMapping[str, Any]) -> None:
             nonlocal found
-            if b"Without" in message.get("body", b""):
-                found = Page(json.loads(message["body"].decode().removeprefix("data: "))["alone"][1]).text
+            if text.encode() in message.get("body", b""):
+                found = Page(json.loads(message["body"].decode().removeprefix("data: "))[part][1]).text
                 over.set()
 
         await self.stream("/live/request", send, over, run=run, id=request.id, digest=request.digest)
@@ -274,6 +316,24 @@ async def test_double_click_decides_once(browser: Browser, agents: AgentClient) 
     await agents.command(run, "abort")
 
 
+async def test_page_says_that_the_request_was_decided_elsewhere(
+    browser: Browser, agents: AgentClient, settings: Settings
+) -> None:
+    """While it is open, and once more if its button is pressed all the same."""
+    run = await agents.start(asking("web-late", "web-later"))
+    request = await opened(agents, run)
+    page = await browser.get("/request", run=run, id=request.id)
+    form = {**next(one for one in page.forms if one[""] == "/decide"), "verb": "approve"}
+    await agents.decide(run, request, "reject", by="bob")
+    said = await browser.said("news", "decided", run, request)
+    assert said == "It is decided now: rejected by bob. Show it"
+    answer = await browser.post(form.pop(""), **form)
+    assert answer.status_code == 409
+    assert "Rejected by bob (claimed)" in re.sub(r"\s+", " ", Page(answer.text).text)
+    await agents.command(run, "abort")
+    assert marks(settings, "web-late") == 0
+
+
 async def test_decision_is_signed_with_the_persons_key(agents: AgentClient, tmp_path: Path) -> None:
     key = new_key(tmp_path / "bea.pem")
     people = People(groups={"board": Group(keys={"bea": key})}, requests=RequestSettings(group="board"))
@@ -295,6 +355,43 @@ async def test_limit_is_topped_up(browser: Browser, agents: AgentClient) -> None
     assert (await browser.decide(run, request.id, "topup", amount="much")).status_code == 400
     await browser.decide(run, request.id, "topup", amount="5")
     assert (await agents.result(run)).exit_reason != "limit"
+
+
+# -- screen readers --------------------
+
+
+async def test_every_page_has_an_outline_and_names_for_its_controls(
+    browser: Browser, agents: AgentClient
+) -> None:
+    """One first heading, no level left out; each field has a label, and each button and link a text."""
+    run = await agents.start(asking("web-outline-1", "web-outline-2"))
+    request = await opened(agents, run)
+    await agents.decide(run, request, "approve")
+    again = await eventually(lambda: newer(agents, run, request))
+    await eventually(lambda: browser.shows("/", "web-outline-2"))
+    pages: list[tuple[str, dict[str, Any]]] = [
+        ("/", {}),
+        ("/request", {"run": run, "id": request.id}),
+        ("/request", {"run": run, "id": again.id}),
+        ("/runs", {}),
+        ("/run", {"id": run}),
+        ("/run", {"id": run, "view": "log"}),
+        ("/rollback", {"run": run, "step": 1}),
+        ("/fork", {"run": run, "step": 1}),
+        ("/compare", {"one": run, "other": run}),
+        ("/agents", {}),
+        ("/agent", {"name": "log_detective"}),
+        ("/nothing", {}),
+    ]
+    routes = {path for room in (inbox, runs, catalog) for method, path, _ in room.ROUTES if method == "GET"}
+    assert {path for path, _ in pages} - routes == {"/nothing"}
+    assert all(path.startswith("/live/") for path in routes - {path for path, _ in pages})
+    for path, query in pages:
+        outline = Outline((await browser.http.get(path, params=query)).text)
+        skipped = [pair for pair in pairwise(outline.levels) if pair[1] > pair[0] + 1]
+        assert (outline.levels[0], outline.levels.count(1), skipped) == (1, 1, []), (path, outline.levels)
+        assert not outline.unnamed, path
+    await agents.command(run, "abort")
 
 
 # -- commands, and the past --------------------
@@ -534,12 +631,13 @@ async def test_open_request_says_what_the_run_could_do_without_the_person(
     approvals = Approvals(rules=(never,))
     run = await agents.start(asking("one", "asks", "one", "asks again", approvals=approvals))
     request = await opened(agents, run)
-    said = await browser.said_alone(run, request)
+    said = await browser.said("alone", "Without", run, request)
     assert said.startswith("Without you, at most 1 more call of mark_once could pass, ")
     assert 'such as mark_once(line="one", ' in said
     await browser.decide(run, request.id, "reject")
     later = await eventually(lambda: newer(agents, run, request))
-    assert await browser.said_alone(run, later) == "Without you, no further call of mark_once would pass."
+    said = await browser.said("alone", "Without", run, later)
+    assert said == "Without you, no further call of mark_once would pass."
     await agents.command(run, "abort")
 
 

@@ -77,6 +77,36 @@ async def test_a_person_approves_with_the_keyboard_alone(
     assert marks(settings, "key-approve") == 1
 
 
+async def test_each_key_does_what_the_list_of_keys_says(page: Page, agents: AgentClient) -> None:
+    run = await agents.start(asking("keys-1", "keys-2"))
+    first = await opened(agents, run)
+    await agents.decide(run, first, "approve")
+    request = await eventually(lambda: newer(agents, run, first))
+    await page.goto(f"{_origin(page)}/request?run={run}&id={request.id}")
+    await press_until_focused(page, "x", page.get_by_role("button", name="Reject"))
+    await page.keyboard.press("e")
+    field = page.get_by_role("textbox", name="line")
+    await expect(field).to_be_focused()
+    await page.keyboard.press("End")
+    await page.keyboard.type("gax?")  # in a field they are letters
+    await expect(field).to_have_value("keys-2gax?")
+    await page.goto(f"{_origin(page)}/run?id={run}")
+    steps = [page.get_by_role("article", name=f"Step {number}") for number in (1, 2)]
+    await press_until_focused(page, "j", steps[1])
+    await page.keyboard.press("k")
+    await expect(steps[0]).to_be_focused()
+    await page.keyboard.press("?")
+    await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    await page.keyboard.press("Escape")
+    for key, name in (("i", "Inbox"), ("a", "Agents"), ("r", "Runs")):
+        await page.keyboard.press("g")
+        await page.keyboard.press(key)
+        await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        await page.wait_for_load_state()  # before that it hears no keys
+    await press_until_focused(page, "/", page.get_by_label("Id begins with"))
+    await agents.command(run, "abort")
+
+
 async def test_choice_that_was_folded_away_counts_for_no_other_button(
     page: Page, agents: AgentClient, settings: Settings
 ) -> None:
