@@ -24,7 +24,8 @@ from tests.people import clerk
 from workflows import steps
 from workflows.api import AgentSpec
 from workflows.hosts.memory import LocalOutcome
-from workflows.kernel.log import Record
+from workflows.kernel.log import LoggedCall, Record
+from workflows.status import RunResult
 
 
 class Place(BaseModel):
@@ -80,13 +81,13 @@ async def run(name: str) -> LocalOutcome:
     return done
 
 
-def terminal(records: Sequence[Record], done: LocalOutcome) -> dict[int, str]:
+def terminal(records: Sequence[Record], result: RunResult) -> dict[int, str]:
     """The blocks that `ratchet run` prints, by step."""
     file = io.StringIO()
     view = LiveView(Console(file=file, width=100, color_system=None))
     for record in records:
         view.show(record)
-    view.end(done.result)
+    view.end(result)
     parts = re.split(r"^ {2}(\d+)  ", file.getvalue(), flags=re.MULTILINE)
     return {int(number): text for number, text in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -95,7 +96,7 @@ def terminal(records: Sequence[Record], done: LocalOutcome) -> dict[int, str]:
 async def test_every_view_tells_the_same_steps_thoughts_and_calls(name: str) -> None:
     done = await run(name)
     records = done.records
-    blocks = terminal(records, done)
+    blocks = terminal(records, done.result)
     shown = {step.number: step for step in console.steps_of(records)}
     lines = {line.step: line for line in steps.steps_of(records)}
     pairs = {pair.step: pair.left for pair in align_steps(records, ())}
@@ -127,6 +128,35 @@ async def test_every_view_counts_the_same_in_each_step(name: str) -> None:
         spent = {counter: amount for counter, amount in step.spent.items() if amount and counter != "seconds"}
         assert pair is not None
         assert (pair.spent, pair.path) == (spent, tuple(step.path))
+
+
+def test_time_in_which_a_person_was_waited_for_is_in_no_step() -> None:
+    """Nor does a step begin with the visit that goes on in it."""
+    ask = LoggedCall(kind="ask_model", title="ask")
+    common: dict[str, Any] = {"machine": "tools", "state": "EXECUTING_TOOLS"}
+    records = (
+        Record(seq=0, event="Started", to="EXECUTING_TOOLS", started=10, at=10, by="kernel", **common),
+        Record(seq=1, event="Requested", started=10, at=11, by="kernel", step=1, of_step=1, **common),
+        Record(seq=2, event="Decided", started=10, at=100, by="ann", step=1, of_step=1, **common),
+        Record(seq=3, event="Called", started=10, at=102, step=1, of_step=1, answered=(ask,), **common),
+        Record(seq=4, event="Asked", to="DONE", started=10, at=105, of_step=2, answered=(ask,), thought="x",
+               **common),
+    )  # fmt: skip
+    first, second = console.steps_of(records)
+    assert [(one.started, one.seconds) for one in (first, second)] == [(10, 2), (102, 3)]
+    assert [(one.started, one.finished) for one in steps.steps_of(records)] == [(10, 102), (102, 105)]
+    result = RunResult(agent="a", machine="tools", machine_version="1", state="DONE", step=2, ok=True,
+                       exit_reason="answered", workflow_id="w", run_id="r")  # fmt: skip
+    blocks = terminal(records, result)
+    assert ["this step: 2.0 s" in blocks[1], "this step: 3.0 s" in blocks[2]] == [True, True]
+
+
+def test_words_that_repeat_what_came_of_a_call_are_shown_once() -> None:
+    done = LoggedCall(kind="run_machine", title="act #1", id="Acting#3:0", output="payment 3")
+    ended = Record(seq=1, machine="staged", state="Acting", event="ToObserving", reason="payment 3",
+                   answered=(done,), step=1, of_step=1)  # fmt: skip
+    (step,) = console.steps_of([ended])
+    assert [item.kind for item in step.items] == ["call"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -35,10 +35,10 @@ class StepLine(Frozen):
 def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
     """The log by steps that hold, one line each; the summary is the first thing that was said in the step,
     and why a state was entered again."""
-    return tuple(step_line(step.number, step.records) for step in by_step(records) if step.number)
+    return tuple(step_line(one.number, one.records, one.started) for one in by_step(records) if one.number)
 
 
-def step_line(step: int, group: Sequence[Record]) -> StepLine:
+def step_line(step: int, group: Sequence[Record], started: float) -> StepLine:
     """A step by its records; one that is only beginning has none yet."""
     if not group:
         return StepLine(step=step, states=(), summary="")
@@ -49,7 +49,7 @@ def step_line(step: int, group: Sequence[Record]) -> StepLine:
         states=tuple(record.state for record in moves),
         summary=_summary(moves),
         counters=group[-1].counters,
-        started=group[0].started,
+        started=started,
         finished=group[-1].at,
     )
 

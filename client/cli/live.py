@@ -30,7 +30,7 @@ from client.cli.render import hanging, record_block, result_text
 from client.errors import RatchetError
 from client.runs.calls import Reader, Reading, ShownCall
 from client.runs.words import plain, spent, time_span
-from workflows.kernel.log import STARTED, Record
+from workflows.kernel.log import STARTED, Record, seconds_called
 
 if TYPE_CHECKING:
     from client.runs.follow import Heartbeat
@@ -215,8 +215,7 @@ class _Blocks:
         if place != self._place and (place > self._place or place[0] != self._place[0] or record.back_to):
             yield from self._close(before)
             self._place = place
-        took = record.at - max(record.started, before.at if before else 0)
-        self._seconds += took if record.by == "machine" and record.answered else 0
+        self._seconds += seconds_called(record, before)
         if record.event != STARTED:
             yield from self._lines(record, reading)
         elif record.reason:  # what runs is not what was verified, or not all of it was

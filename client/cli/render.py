@@ -33,6 +33,7 @@ from client.runs.words import (
     time_left,
 )
 from workflows.certificate import certificate_line
+from workflows.kernel.log import began
 
 if TYPE_CHECKING:  # these import temporalio
     from activities.contracts import JsonObject
@@ -150,7 +151,7 @@ def record_block(
         block.append(" → ", style="dim")
         block.append(plain(record.to), style="bold cyan")
     block.append(f"  {plain(record.event)}", style="magenta")
-    took = record.at - max(record.started, before.at if before else 0)
+    took = record.at - began(record, before)
     now = spent(record.counters)
     marks = [f"step {record.step}"] if record.step else []
     marks += [f"{took:.1f} s"] if took >= 0.05 else []

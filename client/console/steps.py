@@ -23,9 +23,7 @@ class Item:
     calls: Sequence[ShownCall] = ()
     by: str = ""
     event: str = ""
-    state: str = ""
     at: float = 0
-    seconds: float = 0
     request: str = ""
     """person: the request that it is about."""
 
@@ -42,7 +40,9 @@ class Step:
     spent: dict[str, float] = field(default_factory=dict)
     """In this step alone."""
     started: float = 0
-    finished: float = 0
+    """In seconds since 1970."""
+    seconds: float = 0
+    """In which models and tools were called."""
 
     @property
     def called(self) -> bool:
@@ -55,9 +55,8 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
     steps: list[Step] = []
     reader = Reader()
     for found in by_step(records):
-        first, newest = found.records[0], found.records[-1]
-        step = Step(found.number, newest.branch, path=list(found.path), spent=found.spent,
-                    started=first.started, finished=newest.at)  # fmt: skip
+        step = Step(found.number, found.records[-1].branch, path=list(found.path), spent=found.spent,
+                    started=found.started, seconds=found.seconds)  # fmt: skip
         for record in found.records:
             _add(step.items, _items(record, reader.read(record)))
         if step.number or step.items:
@@ -67,8 +66,7 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
 
 def _items(record: Record, reading: Reading) -> list[Item]:
     """What a record says."""
-    common: dict[str, Any] = {"event": record.event, "state": record.state, "at": record.at}
-    common["seconds"] = max(record.at - record.started, 0)
+    common: dict[str, Any] = {"event": record.event, "at": record.at}
     found: list[Item] = []
     if record.error:
         found.append(Item("error", record.error, **common))
@@ -80,8 +78,8 @@ def _items(record: Record, reading: Reading) -> list[Item]:
         found.append(Item("call", calls=reading.calls, **common))
     if reading.thought or reading.asked:
         found.append(Item("thought", reading.thought, reading.plan, **common))
-    if reading.words:
-        found.append(Item("note", reading.words, **common))
+    if reading.new_words:
+        found.append(Item("note", reading.new_words, **common))
     return found
 
 

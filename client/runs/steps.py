@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from client.errors import RatchetError
-from workflows.kernel.log import Checkpoint, Record, checkpoints, lineage
+from workflows.kernel.log import Checkpoint, Record, began, checkpoints, lineage
 from workflows.steps import StepLine, step_line
 
 __all__ = ["CheckpointLine", "begun_steps", "checkpoint_lines"]
@@ -36,6 +36,7 @@ def checkpoint_lines(run: str, records: Sequence[Record]) -> tuple[CheckpointLin
     """The steps of a run in the order of the log, also those left behind. Raises RatchetError."""
     points = begun_steps(run, records)
     holding = {record.seq for record in lineage(records)}
+    starts = {one.seq: began(one, before) for one, before in zip(records, (None, *records), strict=False)}
     groups: dict[tuple[bool, int, int], list[Record]] = {}
     for record in records:
         if record.back_to is None:
@@ -43,10 +44,12 @@ def checkpoint_lines(run: str, records: Sequence[Record]) -> tuple[CheckpointLin
             groups.setdefault((holds, 0 if holds else record.branch, record.of_step), []).append(record)
     lines = []
     for point in points:
-        line = step_line(point.step, groups.get((True, 0, point.step), []))
+        group = groups.get((True, 0, point.step), [])
+        line = step_line(point.step, group, starts[group[0].seq] if group else 0)
         lines.append(CheckpointLine(**dict(line), seq=point.seq, state=point.state))
     for (holds, _, step), group in groups.items():
         if not holds and any(record.to is not None for record in group):
-            line, first = step_line(step, group), group[0]
+            first = group[0]
+            line = step_line(step, group, starts[first.seq])
             lines.append(CheckpointLine(**dict(line), seq=first.seq, state=first.state, holds=False))
     return tuple(sorted(lines, key=lambda line: line.seq))

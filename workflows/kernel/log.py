@@ -183,6 +183,10 @@ class LoggedStep:
     records: tuple[Record, ...]
     spent: dict[str, float]
     """In it alone, by counter."""
+    started: float
+    """In seconds since 1970."""
+    seconds: float
+    """In which it called models and tools; those in which people were waited for are not among them."""
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -190,20 +194,39 @@ class LoggedStep:
         return tuple(one.state for one in self.records if one.to is not None and one.event != STARTED)
 
 
+def began(record: Record, before: Record | None) -> float:
+    """When what a record tells of began, in seconds since 1970: the visit in which it happened may be older
+    than the record `before` it in the log."""
+    return max(record.started, before.at if before else 0)
+
+
+def seconds_called(record: Record, before: Record | None) -> float:
+    """How long what a record tells of took, if it is of calls."""
+    return record.at - began(record, before) if record.by == "machine" and record.answered else 0
+
+
 def by_step(records: Iterable[Record]) -> tuple[LoggedStep, ...]:
     """The log by the steps that hold, in order. What was spent in steps that a rollback has left is in none;
     of a log that does not begin with the run's first record, neither is what was spent before."""
     every = tuple(records)
     spent: dict[int, dict[str, float]] = {}
-    before: Mapping[str, float] = every[0].counters if every and every[0].seq else {}
+    earlier = {one.seq: before for one, before in zip(every, (None, *every), strict=False)}
+    first: Mapping[str, float] = every[0].counters if every and every[0].seq else {}
     for record in every:
-        spent[record.seq] = {n: amount - before.get(n, 0) for n, amount in record.counters.items()}
-        before = record.counters
+        before = earlier[record.seq]
+        had = before.counters if before else first
+        spent[record.seq] = {n: amount - had.get(n, 0) for n, amount in record.counters.items()}
     groups: dict[int, list[Record]] = {}
     for record in lineage(every):
         groups.setdefault(record.of_step, []).append(record)
     return tuple(
-        LoggedStep(number, tuple(group), added(*(spent[record.seq] for record in group)))
+        LoggedStep(
+            number,
+            tuple(group),
+            added(*(spent[record.seq] for record in group)),
+            began(group[0], earlier[group[0].seq]),
+            sum(seconds_called(record, earlier[record.seq]) for record in group),
+        )
         for number, group in sorted(groups.items())
     )
 
