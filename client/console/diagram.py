@@ -66,7 +66,10 @@ def drawing(machine: Machine, current: str = "", path: Sequence[tuple[str, str]]
     for lanes in (left, right):
         lanes.sort(key=lambda edge: abs(place[edge[0]] - place[edge[1]]))
     boxes, width = _boxes(rows, (len(left) + 1) * LANE, (len(right) + 1) * LANE)
-    taken, visits = Counter(path), Counter(target for _, target in path)
+    taken, visits = (
+        Counter(path),
+        Counter([*(source for source, _ in path[:1]), *(target for _, target in path)]),
+    )
     inner = min(box.left for box in boxes.values()), max(box.right for box in boxes.values())
     height = len(rows) * ROW - ROW + HEIGHT + 24
     body = [
@@ -170,7 +173,8 @@ def _line(
 def _box(name: str, box: _Box, visits: int, *, now: bool, final: bool) -> Markup:
     kinds = ["state", *["now"][: int(now)], *["final"][: int(final)], *["seen"][: int(visits > 0)]]
     text = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - 1]}…"
-    title = f"{name}{', here now' if now else ''}{f', entered {visits} times' if visits else ''}"
+    entered = f", entered {'once' if visits == 1 else f'{visits} times'}" if visits else ""
+    title = f"{name}{', here now' if now else ''}{entered}"
     count = Markup("")
     if visits > 1:
         count = Markup('<text class="count" x="{:.1f}" y="{:.1f}">{}</text>').format(

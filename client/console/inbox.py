@@ -124,6 +124,20 @@ async def request_page(
     )
 
 
+async def request_or_log(console: Console, request: HttpRequest) -> Response:
+    """A request; of a run that cannot answer for it any more, the step in which its log tells of it."""
+    try:
+        return await request_page(console, request)
+    except RatchetError:
+        run, name = request.query_params.get("run", ""), request.query_params.get("id", "")
+        with suppress(RatchetError):
+            for record in (await console.sources.view(run)).records:
+                if record.about.get("request") == name:
+                    note = f"No worker answers for this run. Its log says what {name} asked, and who decided."
+                    return console.go("/run", note, part=f"s{record.of_step}", id=run, all=1)
+        raise
+
+
 async def live_request(console: Console, request: HttpRequest) -> Response:
     """Says while a request is open on a page that somebody else has decided it, or that it has changed."""
     run, name = request.query_params.get("run", ""), request.query_params.get("id", "")
@@ -266,7 +280,7 @@ def _standing(form: Mapping[str, str], arguments: JsonObject) -> StandingApprova
 ROUTES: Sequence[tuple[str, str, Handler]] = (
     ("GET", "/", inbox),
     ("GET", "/live/inbox", live_inbox),
-    ("GET", "/request", request_page),
+    ("GET", "/request", request_or_log),
     ("GET", "/live/request", live_request),
     ("POST", "/decide", decide),
 )

@@ -107,15 +107,16 @@ class Console:
         values["me"] = self.signer
         return HTMLResponse(self.part(template, **values), status)
 
-    def go(self, path: str, note: str = "", **query: Any) -> Response:
-        """The answer to a form: the page that shows what came of it, with a note that is shown once."""
+    def go(self, path: str, note: str = "", *, part: str = "", **query: Any) -> Response:
+        """The answer to a form: the page (and the part of it) that shows what came of it, with a note that is
+        shown once."""
         if note:
             name = secrets.token_urlsafe(8)
             self._notes[name] = note
             query["note"] = name
             while len(self._notes) > NOTES:
                 del self._notes[next(iter(self._notes))]
-        return RedirectResponse(link(path, **query), 303)
+        return RedirectResponse(f"{link(path, **query)}{f'#{part}' if part else ''}", 303)
 
     def failure(self, request: Request, error: RatchetError) -> Response:
         """The page for something that a person can do something about."""

@@ -18,7 +18,7 @@ from activities.contracts import is_visible
 from client.console.diagram import drawing
 from client.console.page import Console, Handler, Parts, form_of
 from client.console.sources import RunView
-from client.console.steps import path_of, request_history, steps_of
+from client.console.steps import log_rows, path_of, request_history, steps_of
 from client.errors import NoWorker, RatchetError, UsageError
 from client.history.fork import ForkChanges
 from client.runs.amounts import caps_from
@@ -154,8 +154,8 @@ async def _run_parts(console: Console, request: Request) -> Parts:
     }
     if tab == "log":
         before = _number(request.query_params, "before", len(view.records))
-        shown = view.records[max(before - PAGE_RECORDS, 0) : before]
-        parts["log"] = console.part("_log.html", view=view, records=shown)
+        rows = log_rows(view.records[:before])[-PAGE_RECORDS:]
+        parts["log"] = console.part("_log.html", rows=rows)
     else:
         for step in _steps(view, request):
             parts[f"step-{step.number}"] = console.part(

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from client.runs.calls import Reader, Reading, ShownCall
-from workflows.kernel.log import Record, by_step, lineage
+from client.runs.calls import Reader, Reading, ShownCall, is_call
+from workflows.kernel.log import Record, began, by_step, lineage
 
-__all__ = ["Item", "PastRequest", "Step", "path_of", "request_history", "steps_of"]
+__all__ = ["Item", "PastRequest", "Row", "Step", "log_rows", "path_of", "request_history", "steps_of"]
 
 
 @dataclass
@@ -90,6 +90,35 @@ def _add(items: list[Item], more: Sequence[Item]) -> None:
             items[-1] = replace(items[-1], plan=item.plan)
         else:
             items.append(item)
+
+
+# -- the log --------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record as the table of the log shows it."""
+
+    record: Record
+    reading: Reading
+    seconds: float
+    """How long it took."""
+    effects: Sequence[str]
+    """What was answered beside calls."""
+
+
+def log_rows(records: Sequence[Record]) -> list[Row]:
+    """The log from its beginning; rollbacks leave nothing out."""
+    reader = Reader()
+    return [
+        Row(
+            record,
+            reader.read(record),
+            record.at - began(record, before),
+            [one.title for one in record.answered if not is_call(one)],
+        )
+        for record, before in zip(records, (None, *records), strict=False)
+    ]
 
 
 def path_of(records: Iterable[Record]) -> list[tuple[str, str]]:

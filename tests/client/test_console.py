@@ -20,6 +20,7 @@ from activities.contracts import JsonObject, MachineNamed
 from activities.settings import Settings
 from client.console import catalog, inbox, runs
 from client.console.app import build
+from client.console.diagram import drawing
 from client.console.forms import arguments_in, fields_of
 from client.console.page import Console
 from client.console.radius import Answers, Question
@@ -31,6 +32,7 @@ from tests.client.asking import asking, bounded, marks, newer, opened, talk
 from tests.client.conftest import ROOT
 from tests.server.conftest import real_server
 from tests.server.trials import PATIENCE, calls, eventually, task
+from workflows import registry
 from workflows.api import TASK_QUEUE, AgentSpec
 from workflows.certificate import Certificate
 from workflows.kernel.labels import Labels
@@ -258,6 +260,14 @@ async def test_later_calls_are_approved_only_by_an_explicit_choice(
     assert marks(settings, "web-third") == 1
 
 
+def test_drawing_counts_the_state_in_which_a_run_begins() -> None:
+    path = [("PROMPTING", "EXECUTING_TOOLS"), ("EXECUTING_TOOLS", "PROMPTING"), ("PROMPTING", "DONE")]
+    drawn = drawing(registry.machine("tools"), "DONE", path)
+    assert "<title>PROMPTING, entered 2 times</title>" in drawn
+    assert "<title>EXECUTING_TOOLS, entered once</title>" in drawn
+    assert "<title>INIT</title>" in drawn
+
+
 def test_name_of_an_argument_comes_back_as_it_was() -> None:
     """A browser sends CR LF for each line break, also in names; a page shows controls by their number."""
     given: JsonObject = {"a\nb": 1, "c\x01\u202e": "x", "d\ud800": True, 'e"': None, "\u00e9\\n": "y"}
@@ -460,7 +470,9 @@ async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, a
     for shown in ("Step 1", "mark", "Resultdone one", "of 30", "both"):
         assert shown in text
     assert any(tag == "svg" and "machine" in found.get("class", "") for tag, found in page.elements)
-    assert "EXECUTING_TOOLS" in (await browser.get("/run", id=run, view="log")).text
+    log = (await browser.get("/run", id=run, view="log")).text
+    for shown in ("EXECUTING_TOOLS", '→ mark(line="one")', "← done one", "both"):
+        assert shown in log
     assert (
         run in (await browser.get("/runs", id=run)).text
         or run[:12] in (await browser.get("/runs", id=run)).text
@@ -651,8 +663,10 @@ async def test_console_without_a_worker_shows_what_waits_and_sends_decisions(
         agents = AgentClient(Connection(temporal, own, "a server without a worker"))
         async with build_worker(temporal, own):
             run = await agents.start(asking("web-alone"))
-            ended = await agents.start(talk())
+            ended = await agents.start(asking("web-over"))
             request = await opened(agents, run)
+            decided = await opened(agents, ended)
+            await agents.decide(ended, decided, "reject", "not that", by="bob")
             await agents.result(ended)
         await eventually(lambda: _no_worker(agents))
         browser = Browser(agents)
@@ -661,6 +675,8 @@ async def test_console_without_a_worker_shows_what_waits_and_sends_decisions(
         assert ended[:10] in (await browser.get("/runs")).text
         assert "Step 1" in (await browser.get("/run", id=ended)).text
         assert "Step 1" in (await browser.get("/run", id=run)).text
+        closed = await browser.http.get("/request", params={"run": ended, "id": decided.id})
+        assert "Its log says what r1 asked" in (await browser.get(closed.headers["location"])).text
         answer = await browser.decide(run, request.id, "approve")
         assert "no worker" in (await browser.get(answer.headers["location"])).text
         async with build_worker(temporal, own):
