@@ -41,7 +41,7 @@ __all__ = [
 ]  # fmt: skip
 
 MADE = "Made by `make docs` from the code; do not edit."
-WIDTH = 100
+WIDTH = 110
 """Characters of a call; a longer one has a line for each argument."""
 
 
@@ -303,9 +303,10 @@ def _method_parts(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
         called += f": {returns}"
     else:
         arguments = list(_arguments(node.args))
-        line = ", ".join(arguments)
-        inside = line if len(line) < WIDTH else "".join(f"\n    {one}," for one in arguments) + "\n"
-        called = f"{_how(node, returns, decorators)}{called}({inside}) -> {returns}"
+        head, end = f"{_how(node, returns, decorators)}{called}(", f") -> {returns}"
+        called = f"{head}{', '.join(arguments)}{end}"
+        if len(called) > WIDTH:
+            called = "\n".join([head, *(f"    {one}," for one in arguments), end])
     return [f"### {node.name}", f"```python\n{called}\n```", _prose(ast.get_docstring(node) or "")]
 
 

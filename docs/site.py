@@ -30,7 +30,7 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 
 def stage() -> None:
-    """Write the pages as the site has them: all in one folder, the README as the first."""
+    """Write the pages as the site has them: all in one folder."""
     shutil.rmtree(STAGE.parent, ignore_errors=True)
     shutil.copytree(DOCS / "images", STAGE / "images")
     shutil.copy(DOCS / "site.css", STAGE)
@@ -85,7 +85,8 @@ def _linked(text: str, folder: Path) -> str:
 
 
 def _name(page: Path) -> str:
-    return "index.md" if page.name == "README.md" else page.name
+    """A README beside an `index.md` would be left out."""
+    return "overview.md" if page.name == "README.md" else page.name
 
 
 def _source(path: Path) -> str:

@@ -78,6 +78,11 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+def printed_commands(text: str, *programs: str) -> list[str]:
+    """The commands of these programs, those of several lines, too."""
+    return re.findall(rf"^    ((?:{'|'.join(programs)}) (?:.*\\\n)*.*)$", text, re.MULTILINE)
+
+
 @dataclass
 class Shell:
     """A folder in which the printed commands run."""
@@ -393,7 +398,7 @@ def test_application_of_the_fastapi_page_works_as_printed(shell: Shell) -> None:
     (shell.folder / "desk.py").write_text(blocks(page, "python")[0])
     page = page.replace("8000", free_port())
     (words,) = re.findall(r"^    uvicorn (.*)$", page, re.MULTILINE)
-    begin, follow, ask, decide, result = re.findall(r"^    (curl .*)$", page, re.MULTILINE)
+    begin, follow, ask, decide, result = printed_commands(page, "curl")
     status = " -o .answer.txt -w '%{http_code}'"
     serve = (sys.executable, "-m", "uvicorn", *shlex.split(words))
     with served(shell, "Application startup complete", *serve):
@@ -585,9 +590,8 @@ def test_every_option_of_the_pages_exists() -> None:
     code = "".join(path.read_text() for path in (ROOT / "client" / "cli").glob("*.py"))
     code += "".join(name.replace("_", "-") for name in re.findall(r"\w+(?=: Annotated)", code))
     for path in PAGES:
-        text = re.sub(
-            r"^ +(?:temporal|curl|uvicorn) .*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE
-        )
+        others = re.compile(r"^ +(?:temporal|curl|uvicorn) (?:.*\\\n)*.*$", re.MULTILINE)
+        text = others.sub("", path.read_text(encoding="utf-8"))
         text = re.sub(r"docker compose.*|`?temporal w.*|npx .*|pip install .*", "", text)
         text = re.sub(r"^```json\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)  # of other programs
         for option in re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text):
@@ -633,8 +637,14 @@ def test_every_page_is_reached_from_the_readme() -> None:
 def test_index_for_programs_lists_every_page() -> None:
     named = re.findall(r"^- \[.+\]\(([\w-]+)\.html\)", site.index(), re.MULTILINE)
     assert sorted(named) == sorted(
-        "index" if path.stem == "README" else path.stem for path in [*PAGES, CHANGELOG]
+        "overview" if path.stem == "README" else path.stem for path in [*PAGES, CHANGELOG]
     )
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    named = re.findall(r"([\w-]+)\.md", nav)
+    assert sorted(named) == sorted(re.findall(r"\]\(([\w-]+)\.html\)", site.index()))
 
 
 def test_paths_and_targets_for_contributors_exist() -> None:
@@ -692,7 +702,7 @@ def test_commands_of_temporal_work_as_printed(shell: Shell) -> None:
     until(lambda: "A worker runs here" in output.read_text() or dev.poll() is not None, "the worker runs")
     assert dev.poll() is None, output.read_text()
     address = re.findall(r"TEMPORAL_ADDRESS=(\S+)", output.read_text())[0]
-    commands = re.findall(r"^    ((?:temporal|ratchet task) .*)$", text_of("temporal.md"), re.MULTILINE)
+    commands = printed_commands(text_of("temporal.md"), "temporal", "ratchet task")
     decisions = [command for command in commands if "--name decide" in command]
     others = [command for command in commands if command not in decisions]
     try:

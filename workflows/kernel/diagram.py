@@ -81,7 +81,7 @@ def rights(machine: Machine) -> str:
         ]
         lists = [", ".join(sorted(found)) or "-" for found in (declared.reads, declared.writes, kinds)]
         rows.append([name, *lists, ", ".join(mark for mark in marks if mark)])
-    return _markdown(["state", "reads", "writes", "may ask for", ""], rows)
+    return _markdown(["state", "reads", "writes", "may ask for", "also"], rows)
 
 
 def _markdown(head: list[str], rows: list[list[str]]) -> str:
