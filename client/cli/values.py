@@ -9,10 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from typer import BadParameter
 from typer._param_types import coerce_cli_path  # public nowhere: Typer's own checks of a path
 from typer.core import TyperCommand, TyperGroup
 
+from client.runs.words import plain
+
 __all__ = ["PlainCommand", "PlainGroup"]
+
+NUMBERS = {int: "a whole number, such as 3", float: "a number, such as 0.5"}
 
 
 class _Value:
@@ -29,6 +34,8 @@ class _Value:
             return Path(path)
         if (kind.annotation is str and not has_parser) or value in (kind.choices or (param.default,)):
             return value
+        if kind.annotation in NUMBERS and not _is_number(value):
+            raise BadParameter(f"{value!r} is not {NUMBERS[kind.annotation]}", ctx, param)
         return type(param).get_runtime_param(param).coerce(value, param, ctx)
 
 
@@ -46,6 +53,23 @@ class PlainCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """Its parameters."""
         return _plain(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What is left of the arguments: nothing. Raises UsageError."""
+        allowed, ctx.allow_extra_args = ctx.allow_extra_args, True
+        left = super().parse_args(ctx, args)
+        if left and not allowed and not ctx.resilient_parsing:
+            words = " ".join(map(plain, left))
+            ctx.fail(f"too many arguments: {words}. Put a text of several words in quotes")
+        return left
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(value)  # type: ignore[arg-type]  # a text, or the number that is the default
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _plain(params: list[Any]) -> list[Any]:

@@ -289,6 +289,8 @@ def test_fork_refuses_what_it_cannot_change(cli: Cli, done: str, words: list[str
         pytest.param(["run", "x", "--set", "a"], 2, "KEY=VALUE", id="setting without value"),
         pytest.param(["run", "x", "--prot", "1"], 2, "--port", id="misspelt option"),
         pytest.param(["run", "x", "--port", "70000"], 2, "65535", id="no port"),
+        pytest.param(["run", "count", "words"], 2, "words. Put a text of several", id="goal without quotes"),
+        pytest.param(["rollback", "r", "--step", "x"], 2, "'x' is not a whole number", id="no number"),
         pytest.param(["rnu"], 2, "'run'", id="misspelt command"),
         pytest.param(["status"], 2, "did you mean 'show'?", id="command of other tools"),
         pytest.param(["help"], 2, "did you mean '--help'?", id="help"),
