@@ -32,6 +32,7 @@ from activities.contracts import TRANSIENT, Notice, Noticed
 from activities.heartbeat import heartbeats
 from activities.retry_after import retry_after
 from activities.settings import Settings
+from activities.trust import trusted
 
 __all__ = ["NotifyActivities", "signature"]
 
@@ -163,7 +164,7 @@ async def _post(address: SecretStr, headers: dict[str, str], body: bytes, second
     try:
         async with (
             asyncio.timeout(seconds),
-            httpx2.AsyncClient(timeout=None) as client,
+            httpx2.AsyncClient(verify=trusted(), timeout=None) as client,
             client.stream("POST", url, content=body, headers=headers) as response,
         ):
             status, wait = response.status_code, retry_after(response.headers, LONGEST_WAIT)

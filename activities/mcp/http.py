@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx2
 
+from activities.trust import trusted
+
 __all__ = ["Sent", "http_client", "sent"]
 
 CONNECT_SECONDS = 15.0
@@ -40,7 +42,7 @@ class _Watched(httpx2.AsyncHTTPTransport):
     """Notes what became of each request, and bounds what it brings."""
 
     def __init__(self, max_bytes: int) -> None:
-        super().__init__()
+        super().__init__(verify=trusted())
         self.max_bytes = max_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

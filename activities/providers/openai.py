@@ -56,6 +56,7 @@ from activities.providers.openai_quirks import (
 from activities.providers.openai_reply import Reply
 from activities.providers.openai_responses import ResponsesReply
 from activities.settings import Settings
+from activities.trust import trusted
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -286,7 +287,7 @@ def _connect(server: Server, max_body_bytes: int) -> AsyncOpenAI:
         base_url=server.url,
         max_retries=0,
         default_headers={"Accept-Encoding": "identity"},
-        http_client=DefaultAsyncHttpxClient(follow_redirects=False, event_hooks=hooks),
+        http_client=DefaultAsyncHttpxClient(verify=trusted(), follow_redirects=False, event_hooks=hooks),
     )
 
 

@@ -6,17 +6,15 @@ import asyncio
 import codecs
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from functools import cache
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
 from activities.tools import Tool, ToolCallContext, TransientError
+from activities.trust import trusted
 
 if TYPE_CHECKING:
-    import ssl
-
     import httpx2
 
 MAX_BYTES = 4 * 2**20
@@ -198,16 +196,8 @@ def _checked_transport(allowed: Callable[[str], bool], resolve: Resolver) -> htt
             raise TransientError(f"cannot connect to {host} port {port}: {reason}")
 
     return CheckedTransport(
-        verify=_trust(), trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0)
+        verify=trusted(environment=False), trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0)
     )
-
-
-@cache
-def _trust() -> ssl.SSLContext:
-    """Made once: it takes 20 ms."""
-    import httpx2
-
-    return httpx2.create_ssl_context(trust_env=False)
 
 
 async def _read(response: httpx2.Response) -> str:

@@ -22,6 +22,7 @@ from activities.endpoints import ENDPOINTS, endpoint_at, missing_key, provider_o
 from activities.extensions import ExtensionError, declared, load_modules
 from activities.extras import missing_extra
 from activities.settings import Settings
+from activities.trust import trusted
 from client.agents.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.agents.options import options_of, schema_of
 from client.agents.yaml import KeyPath, Problem, YamlFile, nearest, problems
@@ -319,7 +320,7 @@ async def check_servers(models: Mapping[str, ModelSpec]) -> None:
         except httpx2.HTTPError:
             pass  # it is there; what it says to a run shows
 
-    async with httpx2.AsyncClient(timeout=SERVER_SECONDS) as client:
+    async with httpx2.AsyncClient(verify=trusted(), timeout=SERVER_SECONDS) as client:
         await asyncio.gather(*map(ask, set(asked.values())))
     down = [role for role, url in asked.items() if url in silent]
     for role in down:
