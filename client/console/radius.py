@@ -16,13 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from activities.contracts import Frozen, ToolSpec
 from activities.extensions import ExtensionError
 from activities.extras import missing_extra
 from client.agents.purity import KEPT_VARIABLES
-from client.console.sources import RunView
 from client.errors import RatchetError
 from client.server.workerconfig import register_modules
 from workflows import registry
@@ -41,6 +40,9 @@ from workflows.verify.policy.report import (
     tool_report,
 )
 from workflows.verify.policy.under_way import UnderWay, agent_under_way
+
+if TYPE_CHECKING:  # what shows runs imports Temporal, which takes the process half of its time to answer
+    from client.console.sources import RunView
 
 __all__ = ["Answer", "Answers", "Question", "Row", "answer_to", "question_of_run", "serve"]
 
