@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from tests.client.commandline import Cli, agent_file, environment
 from tests.client.conftest import ROOT
+from tests.forked import RATCHET, spoken
 
 pytest.importorskip("z3")
 
@@ -193,14 +192,11 @@ def test_strict_fails_on_what_has_no_bound(cli: Cli, tmp_path: Path) -> None:
     assert cli("verify", "agent", payer(tmp_path, "payer"), "--strict").code == 0
 
 
-MAIN = "from client.start import main; main()"
-
-
 def test_missing_solver_is_one_line(tmp_path: Path) -> None:
-    ended = without_solver(MAIN, tmp_path, "verify", "agent", "payments")
-    assert ended.returncode == 2
-    assert "pip install" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    code, _, err = without_solver(RATCHET, tmp_path, "verify", "agent", "payments")
+    assert code == 2
+    assert "pip install" in err
+    assert "Traceback" not in err
 
 
 PAY = """
@@ -248,20 +244,17 @@ def test_run_is_silent_about_what_is_bounded(cli: Cli, tmp_path: Path, rules: st
     assert "warning" not in shown.err
 
 
-def without_solver(program: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """As where the extra is not installed."""
-    return subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.modules['z3'] = None; {program}", *args],
-        capture_output=True, text=True, cwd=folder, check=False,
-        env=environment(RATCHET_DATA_DIR=str(folder / "data")),
-    )  # fmt: skip
+def without_solver(program: str, folder: Path, *words: str) -> tuple[int, str, str]:
+    """As where the extra is not installed: exit code, and what is printed."""
+    absent = f"import sys; assert 'z3' not in sys.modules; sys.modules['z3'] = None; {program}"
+    return spoken(absent, *words, env=environment(RATCHET_DATA_DIR=str(folder / "data")), cwd=folder)
 
 
 def test_run_without_the_solver_says_nothing_of_it(tmp_path: Path) -> None:
-    ended = without_solver(MAIN, tmp_path, "run", "--agent", refused(tmp_path, NEVER), "go")
-    assert ended.returncode == 2
-    assert "OPENAI_API_KEY" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+    code, _, err = without_solver(RATCHET, tmp_path, "run", "--agent", refused(tmp_path, NEVER), "go")
+    assert code == 2
+    assert "OPENAI_API_KEY" in err
+    assert len(err.splitlines()) == 1
 
 
 def test_console_without_the_solver_says_how_to_get_it(tmp_path: Path) -> None:
@@ -269,9 +262,9 @@ def test_console_without_the_solver_says_how_to_get_it(tmp_path: Path) -> None:
         "import asyncio; from workflows.api import AgentSpec; from client.console.radius import *; "
         "print(asyncio.run(answer_to(Question(agent=AgentSpec(), modules=(), specs=()))).problem)"
     )
-    ended = without_solver(program, tmp_path)
-    assert "pip install 'ratchet[verify]'" in ended.stdout
-    assert (len(ended.stdout.splitlines()), ended.stderr) == (1, "")
+    _, out, err = without_solver(program, tmp_path)
+    assert "pip install 'ratchet[verify]'" in out
+    assert (len(out.splitlines()), err) == (1, "")
 
 
 @pytest.mark.exhaustive
