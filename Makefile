@@ -19,8 +19,9 @@ LOCKS := requirements.lock deploy/worker.lock deploy/build.lock
 # Commands and tests start many processes: none should compile every module again, as some images do.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Files in the order of tests/conftest.py: what waits first, so that no core is idle in the end.
-AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
+# Files in the order of tests/conftest.py: what waits first, so that no core is idle in the end. A test waits for a
+# quarter of its time, so there are more workers than two cores have room for.
+AT_ONCE := -n 5 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-all chaos check style types lock docs bench profile wheel wheel-test clean
 
