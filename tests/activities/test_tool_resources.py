@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel
-from structlog.testing import capture_logs
 from typing_extensions import TypeAliasType
 
 from activities.contracts import CompensateInput, ToolEffect, TransientError
@@ -20,6 +19,7 @@ from activities.tools.resources import ResourceNotOpen, Resources
 from activities.tools.run import ToolRunner
 from client.sdk.local import Local, ScriptedModel, tool_call
 from tests.activities.toolkit import KEY, NoParams, request_for, runner_of
+from tests.logs import captured_logs
 from workflows.api import AgentSpec
 
 
@@ -195,7 +195,7 @@ async def test_call_that_is_stopped_closes_nothing() -> None:
 async def test_failure_to_open_names_the_resource_and_the_next_call_tries_again() -> None:
     FAILURES.append(PermissionError("wrong password"))
     runner = runner_of(tool(effect="unsafe"))
-    with capture_logs() as logged:
+    with captured_logs() as logged:
         failed = await runner.run_tool(request_for("find", number="7"))
     line = open_database.__wrapped__.__code__.co_firstlineno  # type: ignore[attr-defined]  # of the decorator
     assert (failed.error, failed.output) == (
@@ -291,7 +291,7 @@ async def test_opening_that_hangs_is_given_up_and_the_next_call_tries_again(stub
     assert [one.error for one in calls] == ["transient"] * 2
     patient = runner_of(Tool("probe", NoParams, run))
     patient.resources = runner.resources
-    with capture_logs() as logged:
+    with captured_logs() as logged:
         assert (await patient.run_tool(request_for("probe"))).output == "try 1"
         await runner.resources.close()
     assert (["close 0"] if stubborn else []) + ["close 1"] == HAPPENED
@@ -372,7 +372,7 @@ async def test_failure_to_close_is_logged_and_ends_nothing() -> None:
     run.__annotations__["value"] = Annotated[str, Resource(Breaks)]
     runner = runner_of(Tool("probe", NoParams, run, effect="read"))
     assert (await runner.run_tool(request_for("probe"))).output == "open"
-    with capture_logs() as logged:
+    with captured_logs() as logged:
         await runner.resources.close()
     assert [one["event"] for one in logged] == ["resource.not_closed"]
 
