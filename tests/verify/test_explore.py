@@ -170,6 +170,52 @@ def test_field_that_only_an_invariant_reads_tells_runs_apart(reads: Any) -> None
     assert any(one.name == "InvariantViolated" for one in found.violations.values())
 
 
+# -- a field that is only tested --------------------
+
+
+def judged_by(look: Callable[[Any], Any]) -> Explored:
+    """A machine whose JUDGE asks this of a list that ASK appends replies of different lengths to."""
+
+    @state(S.ASK, asks={AskModel}, writes={"log"}, counts="rounds")
+    def again(c: Memory, run: Run) -> Visit:
+        reply = yield from do(AskModel(say=(Message(role="user", content="well?"),), label="well"))
+        return {"log": Append(*(["x"] * len(reply.text)))}, Asked()
+
+    @state(S.JUDGE, reads={"log"})
+    def tests(c: Memory, run: Run) -> VisitEnd:
+        return {}, Good() if look(c) and run.counts["rounds"] > 1 else Bad()
+
+    return explored(
+        small(states=[again, tests], caps=lambda options: {"rounds": 3}), replies=("", "a", "bbb")
+    )
+
+
+@pytest.mark.parametrize("look", [
+    lambda c: "yes" if c.log else "",
+    lambda c: not c.log,
+    lambda c: any(True for _ in "a" if c.log),
+], ids=["if", "not", "in a comprehension"])  # fmt: skip
+def test_field_that_is_only_tested_tells_runs_apart_by_whether_it_is_empty(look: Any) -> None:
+    found = judged_by(look)
+    assert "bool:log" in found.needs["judge"]
+    assert "log" not in found.needs["judge"]
+    assert not found.conflicts
+
+
+@pytest.mark.parametrize("look", [
+    lambda c: len(c.log) == 4,
+    lambda c: bool(c.log and c.log[2:] and not c.log[4:]),
+    lambda c: (c.log or ("",))[3:],
+    lambda c: bool(getattr(c, "log")[3:]),  # noqa: B009  # another way to read it
+    lambda c: (shown := c.log) and shown[3:],
+    lambda c: [*c.log][3:] if c.log else False,
+], ids=["length", "and", "or", "getattr", "named", "tested and read"])  # fmt: skip
+def test_field_that_is_looked_into_tells_runs_apart_by_what_it_holds(look: Any) -> None:
+    found = judged_by(look)
+    assert "log" in found.needs["judge"]
+    assert not found.conflicts
+
+
 def test_run_that_goes_round_is_found_with_its_round() -> None:
     @state(S.JUDGE, reads={"said"})
     def patient(c: Memory, run: Run) -> VisitEnd:
@@ -354,7 +400,12 @@ class Cells(Context):
 plans = st.lists(
     st.fixed_dictionaries({
         "asks": st.booleans(),
-        "reads": st.sets(st.sampled_from([*FIELDS, "reply", "tail", "step", "seen", "list"]), max_size=3),
+        "reads": st.sets(
+            st.sampled_from([
+                *FIELDS, "reply", "tail", "step", "seen", "list", "any", "none", "first", "b or",
+            ]),
+            max_size=3,
+        ),
         "writes": st.dictionaries(st.sampled_from(FIELDS), st.integers(0, 2), max_size=2),
         "copies": st.none() | st.sampled_from(FIELDS),
         "appends": st.booleans(),
@@ -373,6 +424,10 @@ READS: dict[str, Callable[[Cells, Run], int]] = {
     "tail": lambda c, run: sum(len(one.content) for one in run.tail),
     "step": lambda c, run: run.step,
     "list": lambda c, run: len(run.conversation),
+    "any": lambda c, run: 1 if c.seen else 0,
+    "none": lambda c, run: int(not c.seen),
+    "first": lambda c, run: c.seen[0] if c.seen else 0,
+    "b or": lambda c, run: c.b or 1,
 }
 
 

@@ -26,7 +26,8 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from activities.contracts import PersonDecided
+from activities.contracts import PersonDecided, ReadOnlyDict
+from activities.contracts.read_only import ReadOnlyList
 from workflows.kernel.context import Context
 from workflows.kernel.errors import InputRefused, MachineError, author_place
 from workflows.kernel.ledger import Ledger
@@ -35,7 +36,7 @@ from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import Transition, advance, start
 from workflows.verify.runs.domain import Domain
-from workflows.verify.runs.lens import FACTS, RecordingLens, fact_of
+from workflows.verify.runs.lens import FACTS, TESTED, RecordingLens, fact_of
 from workflows.verify.runs.moments import (
     ENDS,
     PropertyBug,
@@ -172,7 +173,7 @@ class _Needs:
     def add(self, state: str, fact: str) -> bool:
         """A read in this state; true: that is new."""
         known = self.of.setdefault(state, set())
-        if fact in known:
+        if fact in known or fact.removeprefix(TESTED) in known:  # what a field holds says whether it is empty
             return False
         known.add(fact)
         return True
@@ -197,7 +198,7 @@ class _Needs:
 
     def entered(self, left: str, state: str, overwritten: frozenset[str]) -> bool:
         """A row was taken: what the next state needs and was not overwritten, this one needs as well."""
-        wanted = self.of.get(state, set()) - overwritten
+        wanted = {fact for fact in self.of.get(state, set()) if fact.removeprefix(TESTED) not in overwritten}
         if state in self._limited:
             wanted = wanted | {self._limited[state]}
         return any([self.add(left, fact) for fact in wanted])
@@ -358,6 +359,7 @@ class _Exploration:
     def _reads_at_the_end(self, state: str, fact: str) -> bool:
         """`result` has read this. A list that is at most appended to does not tell runs apart for that: see
         `_check_exit`."""
+        fact = fact.removeprefix(TESTED)
         if not self.needs.is_log(fact):
             return self.needs.read(state, fact)
         self.needs.of_results.add((state, fact))
@@ -477,6 +479,8 @@ class _Exploration:
         """The fact as it was when the state was entered; what came since follows from the answers."""
         if fact.startswith("count:"):
             return str(s.counts.get(fact.removeprefix("count:"), 0))
+        if fact.startswith(TESTED):
+            return self.prints.truth(getattr(s.entry_context, fact.removeprefix(TESTED)))
         if not fact.startswith("run."):
             return self.prints.of(getattr(s.entry_context, fact))
         name = fact.removeprefix("run.")
@@ -578,6 +582,8 @@ LEAVES = frozenset({
     str, int, float, bool, complex, type(None), bytes, Decimal, date, datetime, time, timedelta, UUID,
 })  # fmt: skip
 """Types whose `repr` shows all that they hold."""
+TESTABLE = LEAVES | {tuple, frozenset, list, dict, ReadOnlyDict, ReadOnlyList}
+"""Types of which Python itself says whether a value is true."""
 
 
 class _Prints:
@@ -599,6 +605,10 @@ class _Prints:
             )
             self._known[id(value)] = known = (value, short)
         return known[1]
+
+    def truth(self, value: Any) -> str:
+        """Whether it is true; of a value whose own code says that, the text."""
+        return str(bool(value)) if type(value) in TESTABLE else self.of(value)
 
     def text(self, value: Any) -> str:
         """The whole text, made now."""

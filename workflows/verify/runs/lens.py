@@ -3,7 +3,8 @@
 A state of a run is told from another one by what may still be read of it: fields of the context, and facts of
 the run such as the newest reply. Nobody declares these reads, and nothing is guessed: the functions run on
 stand-ins of the context and the run that note each read. Reads of the whole (`model_dump()`, `==`, `repr`)
-count as reads of every field.
+count as reads of every field. A field that is only tested, as in `if not c.log`, tells runs apart by whether
+it is empty, not by what it holds.
 
 Time, money and messages from people never change: `run.now`, `run.ledger`, `run.notes` and `run.inbox` show
 the same throughout. A digest of the conversation equals no earlier one, as in a run without rollback.
@@ -11,22 +12,27 @@ the same throughout. A digest of the conversation equals no earlier one, as in a
 
 from __future__ import annotations
 
+import dis
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import count
+from types import CodeType, FrameType
 from typing import Any, get_args, get_origin
 
 from activities.contracts import Conversation, Message
-from workflows.kernel.context import Append, Context, Patch
+from workflows.kernel.context import Append, Context, Patch, View
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Run
 
-__all__ = ["FACTS", "FIXED", "RecordingLens", "fact_of"]
+__all__ = ["FACTS", "FIXED", "TESTED", "RecordingLens", "fact_of"]
 
 FACTS = ("reply", "tail", "conversation", "step", "visit", "counts")
 """What `run` shows that moves within a domain."""
 FIXED = ("now", "ledger", "notes", "inbox")
 """What `run` shows that never changes."""
+TESTED = "bool:"
+"""Before the name of a field of which only `bool(value)` was read."""
 WHOLE = {
     "__dict__", "__iter__", "model_dump", "model_dump_json", "model_copy", "model_fields_set", "copy", "dict",
     "json",
@@ -123,7 +129,7 @@ class _Recording:
     def __getattribute__(self, name: str) -> Any:
         mine = object.__getattribute__(self, "__class__")
         if name in mine._fields:
-            mine._read(name)
+            mine._read(f"{TESTED}{name}" if _is_only_tested(self, name, sys._getframe(1)) else name)
         elif name in WHOLE:
             _read_all(mine)
         return object.__getattribute__(self, name)
@@ -164,6 +170,42 @@ def _recording(kind: type[Context], read: Read) -> Any:
     ):
         type.__setattr__(made, name, value)
     return made
+
+
+# -- what is only tested --------------------
+
+TAKES_ITS_TRUTH = frozenset({
+    "UNARY_NOT", "TO_BOOL", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_TRUE",
+    "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE",
+})  # fmt: skip
+"""Instructions that take a value away and leave no more of it than whether it is true."""
+
+
+def _is_only_tested(context: Any, name: str, frame: FrameType) -> bool:
+    """The function that reads the field does nothing with it but ask whether it is true: what it runs is
+    `VARIABLE.name`, and next what takes the value away. Any other way of reading it, and any instruction
+    that is not known here, counts as a read of the content."""
+    if frame.f_code is View.__getattr__.__code__ and frame.f_back is not None:
+        frame = frame.f_back
+    variable = _tested_variables(frame.f_code, name).get(frame.f_lasti)
+    if variable is None:
+        return False
+    holder = frame.f_locals.get(variable)
+    return holder is context or (type(holder) is View and holder._context is context)
+
+
+@cache
+def _tested_variables(code: CodeType, name: str) -> dict[int, str]:
+    """Where the code reads the field `name` of a variable only to test it -> the variable. The places are all
+    that `f_lasti` can be meanwhile."""
+    found = dict[int, str]()
+    instructions = [one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG"]
+    for loads, reads, tests in zip(instructions, instructions[1:], instructions[2:], strict=False):
+        is_read = reads.opname == "LOAD_ATTR" and reads.argval == name and not reads.is_jump_target
+        is_variable = loads.opname.startswith(("LOAD_FAST", "LOAD_DEREF"))
+        if is_variable and is_read and tests.opname in TAKES_ITS_TRUTH:
+            found.update(dict.fromkeys(range(reads.offset, tests.offset), loads.argval))
+    return found
 
 
 # -- the run --------------------
