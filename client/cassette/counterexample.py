@@ -73,7 +73,6 @@ PLAYS = 1000
 """Runs that are played to judge one file."""
 NEVER_FAILS: dict[type[Effect[Any]], str] = {
     AskPerson: "a person's request that fails: in the engine one is decided or expires",
-    CallTools: "calls of tools that fail together: in the engine each of them has a result",
 }
 """Effects that the kernel lets fail and no host does."""
 AT_THE_END = {ENDS, "declared exits"}

@@ -69,7 +69,10 @@ class Runs:
     resets: Counter[str] = field(default_factory=Counter)
     stopped: dict[str, str] = field(default_factory=dict)
     """Run -> `cancelled` or `terminated`: somebody wanted it to end so."""
+    sent_back: set[str] = field(default_factory=set)
+    """Runs that were told to roll back; whether they took it may be lost with the answer."""
     rolled_back: set[str] = field(default_factory=set)
+    """Those that have said that they did."""
 
     def handle(self, name: str) -> Run:
         """Of the newest execution."""
@@ -242,6 +245,7 @@ class People:
             )
             if status.step >= 4 and status.finished is None:
                 message = {"command": "rollback", "step": 3, "id": "back", "by": "ann"}
+                self.runs.sent_back.add(name)
                 if await self.send(name, "command", message, "twice", False):
                     self.runs.rolled_back.add(name)
 

@@ -88,7 +88,7 @@ async def judge_run(runs: Runs, name: str, found: Verdict) -> RunResult | None:
         return result
     if not result.ok or result.answer != expected_answer(name):
         found.wrong_answers.append(f"{name}: {result.exit_reason}: {result.answer or result.error}")
-    if result.branch != (name in runs.rolled_back) and wanted is None:
+    if not (name in runs.rolled_back) <= result.branch <= (name in runs.sent_back) and wanted is None:
         found.lost_decisions.append(f"{name} was rolled back {result.branch} times")
     return result
 

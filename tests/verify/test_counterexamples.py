@@ -255,11 +255,6 @@ AFTER = last("nothing is asked behind this", event(Failed, Yes))
     ("states", "table", "why"),
     [
         (
-            [pay, read],
-            {S.PAY: {Yes: S.DONE, Again: S.DONE, Failed: S.READ}, S.READ: {Yes: S.DONE, No: S.DONE}},
-            "calls of tools that fail together: in the engine each of them has a result",
-        ),
-        (
             [ask, read],
             {S.ASK: {Yes: S.DONE, No: S.DONE, Failed: S.READ}, S.READ: {Yes: S.DONE, No: S.DONE}},
             "a person's request that fails: in the engine one is decided or expires",
@@ -270,7 +265,7 @@ AFTER = last("nothing is asked behind this", event(Failed, Yes))
             "an inner run asks something, and the way only says how it ends",
         ),
     ],
-    ids=["calls", "a request", "an inner run"],
+    ids=["a request", "an inner run"],
 )
 def test_way_that_no_host_goes_is_named(states: list[Any], table: Any, why: str) -> None:
     (one,) = verify(machine(states, table, AFTER)).counterexamples

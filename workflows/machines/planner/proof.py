@@ -133,12 +133,14 @@ SCENARIOS = (
     ),
     Scenario(
         name="plan, failures are recorded",
-        options={
-            "max_iterations": 2,
-            "on_tool_error": "record",
-            "on_policy_violation": "record",
-            "policy": "forbids_pay",
-        },
+        options={"max_iterations": 2, "on_tool_error": "record"},
+        tools=(LOOK, PAY),
+        words=PLAN,
+        without=frozenset({"timeout", "transient"}),
+    ),
+    Scenario(
+        name="plan, a policy's refusals are recorded",
+        options={"max_iterations": 2, "on_policy_violation": "record", "policy": "forbids_pay"},
         tools=(LOOK, PAY),
         words=PLAN,
         without=frozenset({"timeout", "transient"}),

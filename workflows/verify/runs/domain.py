@@ -229,7 +229,7 @@ class Domain:
     # -- tools --------------------
 
     def _results(self, effect: CallTools) -> Iterator[Tried]:
-        """All calls end alike, or the first by itself and the others well."""
+        """All calls end alike, or the first by itself and the others well. No host lets the effect fail."""
         good = [self._result(call, self._outputs(call)[0], None) for call in effect.calls]
         for text, ends in self._ends(effect.calls[0]):
             results, name = tuple(self._checked(call, *ends) for call in effect.calls), ends[1] or ""
@@ -237,12 +237,6 @@ class Domain:
             if len(effect.calls) > 1:
                 alone = ToolsReturned(results=(results[0], *good[1:]))
                 yield Tried(f"{effect.calls[0].tool} alone{text}", alone, name)
-        errors = ["transient", "fatal"]
-        if any(self._spec(call).effect in MAY_HAVE_ACTED for call in effect.calls):
-            errors.append("unknown_outcome")
-        for error in errors:
-            failed = EffectFailed(error=error, type="Activity", message="the call failed")
-            yield Tried(f"{_names(effect)}, the activity: {error}", failed, error)
 
     def _ends(self, call: ToolCall) -> Iterator[tuple[str, tuple[str | None, Any]]]:
         for output in self._outputs(call):
