@@ -26,6 +26,6 @@ def missing_extra(package: str) -> str:
     """What to do where a package of an extra is not installed."""
     extra, what = EXTRAS[package]
     return (
-        f"{what} needs Ratchet's extra `{extra}`, which is not installed; add it to this Ratchet: "
-        f"`pip install 'ratchet[{extra}]'`"
+        f"{what} needs Ratchet's extra `{extra}`, which is not installed; add it in this environment: "
+        f"`pip install 'ratchet[{extra}]'` (pip keeps the Ratchet that is there)"
     )

@@ -161,7 +161,9 @@ class RateLimit(BaseModel):
         return self
 
 
-Names = Annotated[tuple[str, ...], NoDecode, _json(list, 'a JSON list, such as ["..."]')]
+Names = Annotated[
+    tuple[str, ...], NoDecode, _json(list, 'a JSON list of quoted texts, such as ["one", "two"]')
+]
 LimitsByName = Annotated[
     Mapping[Annotated[str, AfterValidator(_of_models)], RateLimit],
     NoDecode,

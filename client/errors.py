@@ -181,7 +181,8 @@ def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:
 
     slow = error.status in (Code.CANCELLED, Code.DEADLINE_EXCEEDED)
     missing = error.status is Code.NOT_FOUND
-    if run_id and (missing or UPDATE_ABORTED in error.message):
+    lacks_namespace = missing and "namespace" in error.message.lower()
+    if run_id and not lacks_namespace and (missing or UPDATE_ABORTED in error.message):
         if any(words in error.message for words in RUN_IS_OVER):
             return Refused(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
         return unknown_run(where, run_id)
@@ -201,8 +202,9 @@ def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:
         return RatchetError(f"{error.message}; `ratchet doctor --fix` registers the search attributes")
     if missing:
         return RatchetError(
-            f"the Temporal server at {where} does not know it: {error.message}; check --namespace or "
-            "TEMPORAL_NAMESPACE"
+            f"the Temporal server at {where} does not know it: {error.message.rstrip('.')}; correct "
+            "--namespace or TEMPORAL_NAMESPACE, or create the namespace: `temporal operator namespace create "
+            "-n NAME`, then `ratchet doctor --fix`"
         )
     return RatchetError(f"the Temporal server at {where} refused: {error.message}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -111,6 +112,12 @@ def test_certificate_is_of_the_checkout_and_of_its_wheel(unpacked: Path, project
     assert spoken(project, edited, program).stdout.strip() not in ("", ratchet_code())
 
 
+def test_schema_of_agent_files_is_that_of_the_checkout(unpacked: Path, project: Path) -> None:
+    program = "from ratchet.client.start import main; import sys; sys.argv[1:] = ['schema', 'agent']; main()"
+    packed = unpacked / NAME / "examples" / "new" / "agent.schema.json"
+    assert json.loads(spoken(project, unpacked, program).stdout) == json.loads(packed.read_text())
+
+
 def test_no_name_of_the_checkout_is_left(unpacked: Path) -> None:
     """In an import, in a string that is a module's name, in a program inside a string; logs have one name."""
     old, modules = "|".join(MOVED), module_names(ROOT)
@@ -187,6 +194,7 @@ def test_no_module_imports_a_users_package(project: Path, unpacked: Path) -> Non
 
 VALIDATED = """
 import asyncio
+import json
 from importlib import import_module
 from temporalio.worker import Replayer
 from ratchet import RatchetPlugin, Settings

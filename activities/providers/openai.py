@@ -378,6 +378,8 @@ def _whole(reply: Reply, text: str, server: Server) -> None:
         body = json.loads(text)
     except ValueError:
         start = text.strip()[:120]
+        if start.startswith("<"):
+            raise server.web_page(start) from None
         raise server.bad_response(f"no JSON but {start!r}" if start else "nothing") from None
     reply.add(body)
     if reply.error is not None:

@@ -154,6 +154,11 @@ class Server:
         advice = "expected a model's reply; does the base URL end where the API begins (often /v1)?"
         return self.error("transient", "bad_response", f"sent {self.redacted(what)}; {advice}")
 
+    def web_page(self, start: str) -> ProviderError:
+        """The status was 200, but a page for a browser came. To ask again does not help."""
+        advice = "the base URL leads to no API; it often ends in /v1, and a proxy may ask for a login"
+        return self.error("fatal", "web_page", f"sent a web page, {self.redacted(start)!r}; {advice}")
+
     def reported(self, problem: Problem) -> ProviderError:
         """The error for what the server reported."""
         message = self.redacted(problem.message) or self.redacted(" ".join(problem.names))

@@ -54,6 +54,10 @@ class _Described(DefaultsToo):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def normalize_name(self, name: str) -> str:
+        """A type's name begins with its module: the same in a wheel, where all are below `ratchet`."""
+        return super().normalize_name(name.removeprefix("ratchet."))
+
     def ser_schema(self, schema: Any) -> Any:
         """A serializer that wraps another one leaves only defaults out: what is declared holds."""
         return None if schema["type"] == "function-wrap" else super().ser_schema(schema)

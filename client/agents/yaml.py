@@ -189,8 +189,11 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
     given = detail["input"]
     if detail["type"] in ("tuple_type", "list_type"):
         message = f"expected a list{f', such as `[{given}]`' if isinstance(given, str) else ''}"
+    elif detail["type"] in ("dict_type", "model_type", "model_attributes_type"):
+        message = "expected a mapping, such as `{key: value}`"
     elif (seconds := _seconds(given)) and detail["type"] in ("float_parsing", "int_parsing"):
         message = f"expected a number of seconds, such as {seconds}"
+    message = message.replace("Input should be", "expected", 1)
     if isinstance(given, dict | list) and detail["type"] == "value_error":
         return where, message  # a rule about the whole, which says what is wrong in it
     got = repr(given)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer._click.exceptions import MissingParameter  # public nowhere else
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
 from activities.extras import EXTRAS, missing_extra
@@ -123,6 +124,12 @@ def _with_metavars(*commands: Any) -> Any:
     return commands[0]
 
 
+def _expected(param: Any) -> str:
+    """What a parameter that was left out is."""
+    more = " `ratchet list` shows the runs" if param is not None and param.metavar == "RUN" else ""
+    return f"Expected: {getattr(param, 'help', None) or 'see --help'}{more}"
+
+
 class _LazyGroup(PlainGroup):
     """Imports the module of a command when that command is called, and makes no other one of it."""
 
@@ -150,6 +157,8 @@ class _LazyGroup(PlainGroup):
             return super().invoke(ctx)
         except typer.BadParameter as error:  # the class of an exception is no news for a person
             error.message = error.message.removeprefix("Value error, ")
+            if isinstance(error, MissingParameter):
+                error.message = error.message or _expected(error.param)
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

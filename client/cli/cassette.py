@@ -98,7 +98,12 @@ async def export(
 @command(app, "test")
 async def play_files(
     common: CommonOptions,
-    files: Annotated[list[Path], typer.Argument(help="Cassettes, or folders of them.", metavar="FILE...")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Cassettes, or folders of them, such as `ratchet test run.yaml`.", metavar="FILE..."
+        ),
+    ],
     agent: Annotated[
         str | None,
         typer.Option("--agent", "-a", help="Agent to use in place of the recorded one: file or name."),

@@ -49,7 +49,7 @@ async def init(
     next_lines = {
         f'ratchet run --agent agent.yaml "{goal}"': "its model is a script: no key",
         f'OPENAI_API_KEY=... ratchet run --agent agent.yaml --model gpt-5-mini "{goal}"': "",
-        "pytest test_agent.py": "then `ratchet new tool NAME`, `ratchet new machine NAME`",
+        "pytest test_agent.py": "after `pip install pytest`; then `ratchet new tool NAME`",
     }
     if examples:
         files = {"examples" / file.relative_to(EXAMPLES): file for file in _example_files()}

@@ -16,7 +16,7 @@ import typer
 
 from activities.contracts import MaterialRef
 from activities.endpoints import with_provider
-from client.agents.agentfile import SCRIPTED, Choice
+from client.agents.agentfile import SCRIPTED, Choice, agents_here
 from client.agents.catalog import Catalog, check_key, check_servers
 from client.cli import reload, render
 from client.cli.interactive import LeftForLater, listening
@@ -254,7 +254,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
     own = starting.worker or common.remote() is None
     if own:
         _use_base_url(choice)
-        await _check_here(agent, draft, settings)
+        await _check_here(agent, draft, settings, is_named=choice.agent is not None)
         # who continues the run may have another OPENAI_BASE_URL
         models = {role: with_provider(spec) for role, spec in task.models.items()}
         task = task.model_copy(update={"models": models})
@@ -402,13 +402,24 @@ async def remember_for_workers(
     remember(settings.data_dir, allowed)
 
 
-async def _check_here(agent: AgentFile, draft: Draft, settings: Settings) -> None:
-    """Refuse what a worker of this process could not run. Raises UsageError."""
+async def _check_here(agent: AgentFile, draft: Draft, settings: Settings, *, is_named: bool) -> None:
+    """Refuse what a worker of this process could not run. Raises UsageError. Agent files that nobody named
+    (`is_named` is False) are shown, not taken: they load
+    code, and the folder may be a stranger's."""
     catalog = Catalog.load(settings)
     catalog.check(agent, draft)
     for warning in (*catalog.warnings(agent), *_unbounded(catalog, agent)):
         render.note(f"warning: {plain(warning)}")
-    check_key(agent.models.values())
+    try:
+        check_key(agent.models.values())
+    except UsageError as error:
+        here = [] if is_named else agents_here()
+        if not here:
+            raise
+        names = ", ".join(map(str, here))
+        raise UsageError(
+            f"{error}.\nNo agent was named. This folder has {names}: `ratchet run --agent {here[0]} ...`"
+        ) from error
     await check_servers(agent.models)
 
 

@@ -18,7 +18,7 @@ NOWHERE = "http://127.0.0.1:1/v1"
 FAILURES = [
     *((f"status:{code}", "transient", f"HTTP{code}") for code in (408, 409, 429, 500, 502, 503, 529)),
     ("hangup", "transient", "connection_lost"),
-    ("html", "transient", "bad_response"),
+    ("html", "fatal", "web_page"),
     ("broken", "transient", "bad_response"),
     ("empty", "transient", "bad_response"),
     ("null", "transient", "bad_response"),

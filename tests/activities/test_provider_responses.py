@@ -146,7 +146,7 @@ def failed(code: str) -> dict[str, Any]:
     ("context", "recoverable", "context_too_long"),
     ("filter", "recoverable", "content_filter"),
     ("cut", "transient", "stream_cut"),
-    ("html", "transient", "bad_response"),
+    ("html", "fatal", "web_page"),
     *((events(failed(code)), "transient", code)
       for code in ("server_error", "rate_limit_exceeded", "vector_store_timeout")),
     *((events(failed(code)), "fatal", code) for code in ("invalid_prompt", "invalid_image_url", "new_code")),

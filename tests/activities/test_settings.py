@@ -48,7 +48,7 @@ def test_lists_are_json_and_empty_values_are_unset() -> None:
 @pytest.mark.parametrize("value", ["http://bob:secret@host/v1", '"http://bob:secret@host/v1"', "{}"])
 def test_value_that_is_no_list_is_refused_unseen(value: str) -> None:
     shown = read(RATCHET_BASE_URLS=value)
-    assert 'base_urls: Value error, expected a JSON list, such as ["..."]' in shown
+    assert 'base_urls: Value error, expected a JSON list of quoted texts, such as ["one", "two"]' in shown
     assert "secret" not in shown
 
 

@@ -63,6 +63,12 @@ def load(folder: Path, text: str) -> AgentFile:
             "expected a number of seconds, such as 5400, got '90min'",
             id="duration for seconds",
         ),
+        pytest.param(
+            "people: {groups: {ops: [Ada]}}\n",
+            ":1:19: people.groups.ops",
+            "expected a mapping, such as `{key: value}`, got ['Ada']",
+            id="list for mapping",
+        ),
         pytest.param("tools: [ok, 7]\n", ":1:13: tools[1]", "7", id="number for word"),
         pytest.param("tools: [a, b, a]\n", ":1:1: tools", "a", id="tool twice"),
         pytest.param(

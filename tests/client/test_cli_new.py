@@ -36,6 +36,8 @@ def passed(folder: Path) -> str:
 def test_new_agent_runs_without_a_key_and_its_test_passes(cli: Cli) -> None:
     made = cli("init")
     assert made.code == 0, made.err
+    assert "pip install pytest" in made.out
+    assert "count_words brings no label, sends nowhere" in cli("doctor", "--agent", "agent.yaml").out
     first, second, third = made.out.partition("next:\n")[2].splitlines()
     assert "--model" in second
     assert "pytest" in third
@@ -44,6 +46,14 @@ def test_new_agent_runs_without_a_key_and_its_test_passes(cli: Cli) -> None:
     assert f"agent.yaml has {words} words." in cli("run", "--agent", "agent.yaml", goal).out
     assert ".ratchet/" in Path(".gitignore").read_text().splitlines()
     assert passed(cli.files).startswith("1 passed")
+
+
+def test_run_without_an_agent_names_those_of_the_folder(cli: Cli) -> None:
+    assert cli("init").code == 0
+    found = cli("run", "How many words?")
+    assert found.code == 2
+    assert "needs its key" in found.err
+    assert "`ratchet run --agent agent.yaml ...`" in found.err
 
 
 def test_new_machine_runs_and_its_test_and_a_tools_test_pass(cli: Cli) -> None:

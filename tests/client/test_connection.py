@@ -34,6 +34,7 @@ GONE = "no poller seen for task queue recently, worker may be down"
     ("status", "message", "kind", "culprit"),
     [
         pytest.param(Code.NOT_FOUND, "workflow not found", errors.UnknownRun, "r1", id="unknown run"),
+        pytest.param(Code.NOT_FOUND, "no namespace x", errors.RatchetError, "-n NAME", id="namespace"),
         pytest.param(Code.NOT_FOUND, "workflow execution already completed", errors.Refused, "r1", id="over"),
         pytest.param(Code.CANCELLED, "Timeout expired", errors.ServerBusy, "host:1 is busy", id="crowd"),
         pytest.param(Code.RESOURCE_EXHAUSTED, "rps limit", errors.ServerBusy, "host:1 is busy", id="limit"),

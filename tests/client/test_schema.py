@@ -177,6 +177,16 @@ def test_agent_that_is_written_names_its_schema(cli: Cli, tmp_path: Path) -> Non
             assert found.is_valid(YamlFile(Path(name)).values)
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("show", "`ratchet list` shows the runs"), ("test", "`ratchet test run.yaml`"), ("steer x", "Message")],
+)
+def test_argument_that_is_left_out_says_what_it_is(cli: Cli, words: str, expected: str) -> None:
+    found = cli(*words.split())
+    assert (found.code, found.out) == (2, "")
+    assert expected in found.err
+
+
 def test_help_says_where_to_begin(cli: Cli) -> None:
     end = cli("--help").out.split("New here? ")[1]
     assert end.startswith("`ratchet init`")
