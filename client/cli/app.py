@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from typer._click.exceptions import MissingParameter  # public nowhere else
+from typer._click.exceptions import UsageError as ClickUsageError
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
 from activities.extras import EXTRAS, missing_extra
@@ -156,9 +157,15 @@ class _LazyGroup(PlainGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:  # the class of an exception is no news for a person
-            error.message = error.message.removeprefix("Value error, ")
+            error.message = error.message.removeprefix("Value error, ").replace(
+                "Input should be", "expected", 1
+            )
             if isinstance(error, MissingParameter):
                 error.message = error.message or _expected(error.param)
+            raise
+        except ClickUsageError as error:
+            if "unexpected extra argument" in error.message:
+                error.message += "; write a text of several words in quotes"
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

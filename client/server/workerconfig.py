@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from activities.configuration import read_configuration
 from activities.contracts import ModelSpec
@@ -152,12 +153,17 @@ def settings_from_environment(data_dir: Path | None = None) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        lines = [_problem(one["loc"], problem_of(one)) for one in error.errors() if one["loc"]]
+        lines = [_problem(one["loc"], _wrong(one)) for one in error.errors() if one["loc"]]
         raise UsageError("; ".join(lines) or str(error)) from error
+
+
+def _wrong(detail: ErrorDetails) -> str:
+    return "unknown key" if detail["type"] == "extra_forbidden" else problem_of(detail)
 
 
 def _problem(location: tuple[int | str, ...], message: str) -> str:
     name, *inside = map(str, location)
+    message = message.replace("Input should be", "expected", 1)
     return f"RATCHET_{name.upper()}: {'.'.join(inside)}{': ' if inside else ''}{message}"
 
 

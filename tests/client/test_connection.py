@@ -193,7 +193,7 @@ def test_settings_combine_all_that_is_allowed(environ: Environ, tmp_path: Path) 
     with pytest.raises(errors.UsageError) as refused:
         load_settings(tmp_path)
     assert "RATCHET_OUTPUT_CAP: " in str(refused.value)
-    wrong = "RATCHET_RATE_LIMITS: openai/*.tokens_per_minute: Input should be greater than 0"
+    wrong = "RATCHET_RATE_LIMITS: openai/*.tokens_per_minute: expected greater than 0"
     assert wrong in str(refused.value)
 
 
@@ -203,6 +203,19 @@ def test_misspelt_variable_of_the_environment_is_named(environ: Environ, tmp_pat
     environ["RATCHET_DATADIR"] = "/srv/runs"
     with pytest.raises(errors.UsageError, match=r"RATCHET_DATADIR .* did you mean RATCHET_DATA_DIR"):
         load_settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("OUTPUT_CAP", "abc", "RATCHET_OUTPUT_CAP: expected a valid integer"),
+        ("MCP", '{"mcpServers": {"a": {"comand": "x"}}}', "RATCHET_MCP: a.comand: unknown key"),
+    ],
+)
+def test_wrong_value_of_a_variable_is_named(environ: Environ, name: str, value: str, said: str) -> None:
+    environ[f"RATCHET_{name}"] = value
+    with pytest.raises(errors.UsageError, match=said):
+        load_settings()
 
 
 def test_unwritable_state_folder_is_named(environ: Environ, tmp_path: Path) -> None:

@@ -179,7 +179,12 @@ def test_agent_that_is_written_names_its_schema(cli: Cli, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [("show", "`ratchet list` shows the runs"), ("test", "`ratchet test run.yaml`"), ("steer x", "Message")],
+    [
+        ("show", "`ratchet list` shows the runs"),
+        ("test", "`ratchet test run.yaml`"),
+        ("steer x", "Message"),
+        ("run how many", "in quotes"),
+    ],
 )
 def test_argument_that_is_left_out_says_what_it_is(cli: Cli, words: str, expected: str) -> None:
     found = cli(*words.split())
