@@ -18,7 +18,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from typer._click.exceptions import MissingParameter  # public nowhere else
-from typer._click.exceptions import UsageError as ClickUsageError
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
 from activities.extras import EXTRAS, missing_extra
@@ -162,10 +161,6 @@ class _LazyGroup(PlainGroup):
             )
             if isinstance(error, MissingParameter):
                 error.message = error.message or _expected(error.param)
-            raise
-        except ClickUsageError as error:
-            if "unexpected extra argument" in error.message:
-                error.message += "; write a text of several words in quotes"
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

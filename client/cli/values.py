@@ -34,8 +34,11 @@ class _Value:
             return Path(path)
         if (kind.annotation is str and not has_parser) or value in (kind.choices or (param.default,)):
             return value
-        if kind.annotation in NUMBERS and not _is_number(value):
-            raise BadParameter(f"{value!r} is not {NUMBERS[kind.annotation]}", ctx, param)
+        if kind.annotation in NUMBERS:
+            try:
+                kind.annotation(value)
+            except (TypeError, ValueError):
+                raise BadParameter(f"{value!r} is not {NUMBERS[kind.annotation]}", ctx, param) from None
         return type(param).get_runtime_param(param).coerce(value, param, ctx)
 
 
@@ -60,16 +63,8 @@ class PlainCommand(TyperCommand):
         left = super().parse_args(ctx, args)
         if left and not allowed and not ctx.resilient_parsing:
             words = " ".join(map(plain, left))
-            ctx.fail(f"too many arguments: {words}. Put a text of several words in quotes")
+            ctx.fail(f"too many arguments: {words}. A text of several words needs quotes")
         return left
-
-
-def _is_number(value: object) -> bool:
-    try:
-        float(value)  # type: ignore[arg-type]  # a text, or the number that is the default
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _plain(params: list[Any]) -> list[Any]:

@@ -183,7 +183,6 @@ def test_agent_that_is_written_names_its_schema(cli: Cli, tmp_path: Path) -> Non
         ("show", "`ratchet list` shows the runs"),
         ("test", "`ratchet test run.yaml`"),
         ("steer x", "Message"),
-        ("run how many", "in quotes"),
         ("list --port 99999", "expected less than or equal to 65535"),
     ],
 )

@@ -35,7 +35,7 @@ from ratchet import (
     do,
     state,
 )
-from ratchet.verify import MachineReport, Property, Scenario, at_most, calls, event, last, verify
+from ratchet.verify import MachineReport, Property, Scenario, at_most, calls, event, last, returned, verify
 from workflows.verify.runs.domain import open_tool
 
 DESK = Path(__file__).with_name("desk.py")
@@ -202,6 +202,20 @@ def test_what_cannot_be_judged_fails(twice: Cassette, today: Machine, why: str) 
     difference = judged(twice, today).difference
     assert difference.startswith("not judged: ")
     assert why in difference
+
+
+@state(S.SURE, asks={CallTools}, tools={"mail"}, counts="mails")
+def mail(c: Memory, run: Run) -> Visit:
+    returned = yield from do(CallTools(calls=(ToolCall(id=f"m{run.counts['mails']}", tool="mail"),)))
+    return {}, Yes() if returned.results[0].ok or run.counts["mails"] == 3 else Again()
+
+
+def test_mended_machine_that_calls_the_tool_again_is_judged() -> None:
+    paid = {S.PAY: {Yes: S.SURE, Again: S.DONE}}
+    once = at_most("one payment", 1, returned("pay", ok=True))
+    cassette = found(machine([pay, mail], {**paid, S.SURE: {Yes: S.DONE, Again: S.PAY}}, once))
+    verdict = judged(cassette, machine([pay, mail], {**paid, S.SURE: {Yes: S.DONE, Again: S.SURE}}, once))
+    assert verdict.ok, verdict.difference
 
 
 # -- rounds --------------------
