@@ -5,9 +5,9 @@ however many came before it. The last 60 seconds never hold more than a limit al
 the tokens of a question are estimated before it is asked, and what it really used is counted when its reply
 has come.
 
-A question for which there is no room waits: in one worker behind those that came before it, between workers
-behind those that are considerably older. One that is larger than a whole limit waits until nothing else is
-counted.
+A question for which there is no room waits: in one worker after those of the same limits that came before it,
+else after those that are considerably older. One that is larger than a whole limit waits until nothing else
+is counted.
 
 The file may be deleted at any time, a damaged one is replaced, and while it cannot be used questions are not
 counted, with a warning in the log: a counter is not worth a stop of all agents.
@@ -124,8 +124,8 @@ class RateLimits:
         return NoRoom(names, 0) if self._waiting[names] else await self._looked(question)
 
     def wait(self, model: str, tokens: int) -> asyncio.Future[Use | None]:
-        """The same as soon as there is room. From this call on the question is in line: none that comes
-        later is let pass before it.
+        """The same as soon as there is room. From this call on the question is in line: none of the same
+        limits that comes later is let pass before it.
 
         Raises `ProviderError` of type `MUST_WAIT` when as many as may wait do so already.
         """

@@ -125,16 +125,17 @@ async def request_page(
 
 
 async def request_or_log(console: Console, request: HttpRequest) -> Response:
-    """A request; of a run that cannot answer for it any more, the step in which its log tells of it."""
+    """A request; one that is closed, and that the run cannot answer for, as its log tells of it."""
     try:
         return await request_page(console, request)
-    except RatchetError:
+    except RatchetError as error:
         run, name = request.query_params.get("run", ""), request.query_params.get("id", "")
         with suppress(RatchetError):
-            for record in (await console.sources.view(run)).records:
-                if record.about.get("request") == name:
-                    note = f"No worker answers for this run. Its log says what {name} asked, and who decided."
-                    return console.go("/run", note, part=f"s{record.of_step}", id=run, all=1)
+            records = (await console.sources.view(run)).records
+            if any(past.id == name for past in request_history(records)):
+                last = max(at for at, one in enumerate(records) if one.about.get("request") == name)
+                note = f"{error}. The log says what {name} asked, and who decided."
+                return console.go("/run", note, id=run, view="log", before=last + 1)
         raise
 
 

@@ -676,7 +676,11 @@ async def test_console_without_a_worker_shows_what_waits_and_sends_decisions(
         assert "Step 1" in (await browser.get("/run", id=ended)).text
         assert "Step 1" in (await browser.get("/run", id=run)).text
         closed = await browser.http.get("/request", params={"run": ended, "id": decided.id})
-        assert "Its log says what r1 asked" in (await browser.get(closed.headers["location"])).text
+        led = (await browser.get(closed.headers["location"])).text
+        assert "The log says what r1 asked" in led
+        assert "rejected" in led
+        unknown = await browser.http.get("/request", params={"run": run, "id": "r9"})
+        assert "is not among those that its memo names" in unknown.text
         answer = await browser.decide(run, request.id, "approve")
         assert "no worker" in (await browser.get(answer.headers["location"])).text
         async with build_worker(temporal, own):

@@ -43,6 +43,19 @@ SURVIVORS: dict[str, dict[str, str]] = {
             "missed: deciding again costs a second round"
         ),
     },
+    "planner": {
+        "PLAN --Halted--> END, not HALT": NAMED,
+        "PLAN --Halted--> LOOP_CHECK, not HALT": DETOUR,
+        "DECIDE --Stopped--> LOOP_CHECK, not FINALIZE": DETOUR,
+        "DECIDE --Stopped--> OBSERVE, not FINALIZE": DETOUR,
+        "DECIDE --Halted--> END, not HALT": NAMED,
+        "DECIDE --Halted--> LOOP_CHECK, not HALT": DETOUR,
+        "DECIDE --Halted--> OBSERVE, not HALT": DETOUR,
+        "EXECUTE --Halted--> END, not HALT": NAMED,
+        "EXECUTE --Halted--> LOOP_CHECK, not HALT": DETOUR,
+        "LOOP_CHECK --Halted--> END, not HALT": NAMED,
+        "FINALIZE --Finished--> HALT, not END, and HALT holds nothing": NAMED,
+    },
     "planner, simple": {
         "EXECUTE --Halted--> END, not HALT": NAMED,
         "EXECUTE --Halted--> LOOP_CHECK, not HALT": DETOUR,
@@ -83,6 +96,7 @@ BUILT_IN = {
     "tools": 55,
     "react": 135,
     "contract": 115,
+    "planner": 134,
     "planner, simple": 84,
     "staged": 66,
     "code": 156,

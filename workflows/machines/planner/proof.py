@@ -146,7 +146,12 @@ SCENARIOS = (
         without=frozenset({"timeout", "transient"}),
         extensions=HOOKS,
     ),
-    Scenario(name="plan, enough is done", options={"max_iterations": 2, **ENOUGH}, tools=(PAY,), words=PLAN),
+    Scenario(
+        name="plan, enough is done",
+        options={"max_iterations": 2, "finalize_summary": True, **ENOUGH},
+        tools=(PAY,),
+        words=PLAN,
+    ),
     Scenario(
         name="plan, a broken hook",
         options={"max_iterations": 2, "converged": "broken"},
