@@ -132,7 +132,7 @@ async def test_run_with_a_status_that_the_sdk_does_not_know_breaks_nothing(tmp_p
 def test_value_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     cli = Cli(tmp_path, tmp_path)
     for words, says in (
-        (("list", "--limit", "few"), "'--limit' / '-n': Input should be a valid integer"),
+        (("list", "--limit", "few"), "'--limit' / '-n': 'few' is not a whole number"),
         (("list", "--limit", "-1"), "greater than or equal to 0"),
         (("costs", "--by", "week"), "'week' is not one of 'agent', 'model', 'day'"),
         (("list", "--port", "99999"), "less than or equal to 65535"),
