@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Files in the order of tests/conftest.py: what waits first, so that no core is idle in the end. A test waits for a
 # quarter of its time, so there are more workers than two cores have room for.
-AT_ONCE := -n 5 --dist loadfile --no-loadscope-reorder
+AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-all chaos check style types lock docs bench profile wheel wheel-test clean
 
