@@ -39,8 +39,8 @@ def named_output(name: str, folder: Path, modules: Sequence[str]) -> Any:
     if model not in models:
         where = f"in {module}" if module else "in the agent's `modules`"
         raise ValueError(
-            f"there is no pydantic model {model} {where}; {nearest(model, models)}. Expected is the name of "
-            "a model, a JSON schema, or a file such as `refund.json` that has one"
+            f"there is no pydantic model {model} {where}: expected the name of a model, a JSON schema, or a "
+            f"file such as `refund.json` that has one; {nearest(model, models)}"
         )
     return model_schema(models[model])
 

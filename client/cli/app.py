@@ -108,6 +108,7 @@ GROUPS = {
 SYNONYMS = {
     "status": "show",
     "ps": "list",
+    "runs": "list",
     "ls": "list",
     "stop": "cancel",
     "kill": "cancel",

@@ -368,8 +368,8 @@ def test_output_is_a_schema_or_the_name_of_one(tmp_path: Path, named: str) -> No
 @pytest.mark.parametrize(
     ("named", "problem"),
     [
-        pytest.param("Refnd", "Refnd in the agent's `modules`; did you mean `Refund`?", id="misspelt"),
-        pytest.param("models.py:Bill", "no pydantic model Bill in models.py; known: `Refund`", id="no model"),
+        pytest.param("Refnd", "has one; did you mean `Refund`?", id="misspelt"),
+        pytest.param("models.py:Bill", "has one; known: `Refund`", id="no model"),
         pytest.param("other.py:Refund", "other.py is not in the agent's `modules`", id="no module"),
         pytest.param("nosuch.json", "nosuch.json: No such file", id="no JSON file"),
         pytest.param("bad.yaml.json", "bad.yaml.json is not JSON", id="not JSON"),
