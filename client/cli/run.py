@@ -403,9 +403,8 @@ async def remember_for_workers(
 
 
 async def _check_here(agent: AgentFile, draft: Draft, settings: Settings, *, is_named: bool) -> None:
-    """Refuse what a worker of this process could not run. Raises UsageError. Agent files that nobody named
-    (`is_named` is False) are shown, not taken: they load
-    code, and the folder may be a stranger's."""
+    """Refuse what a worker of this process could not run. Raises UsageError. Where no agent `is_named`, the
+    folder's agent files are shown, not taken: they load code, and the folder may be a stranger's."""
     catalog = Catalog.load(settings)
     catalog.check(agent, draft)
     for warning in (*catalog.warnings(agent), *_unbounded(catalog, agent)):
