@@ -10,7 +10,8 @@ WORKDIR /app
 COPY deploy/worker.lock deploy/build.lock deploy/
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /venv/bin/pip install --require-hashes --no-deps -r deploy/worker.lock -r deploy/build.lock
-COPY pyproject.toml README.md LICENSE worker.py ./
+COPY pyproject.toml *.md LICENSE worker.py ./
+COPY docs/*.md docs/
 COPY activities activities
 COPY client client
 COPY ratchet ratchet

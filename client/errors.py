@@ -189,7 +189,7 @@ def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:
     if slow or error.status is Code.RESOURCE_EXHAUSTED:
         return ServerBusy(
             f"the Temporal server at {where} is busy: it gave no answer in time ({error.message}); try "
-            "again, and with fewer requests at once (docs/embedding.md)"
+            "again, and with fewer requests at once (`ratchet docs embedding`)"
         )
     if error.status is Code.UNAVAILABLE or error.message == "transport error":
         return unreachable(where, error.message)
@@ -263,7 +263,7 @@ def machine_bug(run_id: str, text: str, machine: str = "", state: str = "") -> M
     return CodeChanged(
         f"run {run_id} cannot go on: the code was changed since it began, and {what} asks for something else "
         f"now than it did then{where}. Bring back the code that the run began with, and give the change to a "
-        "new version of the machine beside it (docs/versions.md). `ratchet check` names all runs that "
+        "new version of the machine beside it (`ratchet docs versions`). `ratchet check` names all runs that "
         "today's code breaks, and which of them a fork can continue. Temporal says: "
         f"{text.partition(NONDETERMINISM)[2].strip().rstrip('.')}."
     )

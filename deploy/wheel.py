@@ -50,6 +50,8 @@ class Wheel(BuildHookInterface[Any]):
             if after != before:
                 include[self._written(place, after)] = place
                 changed[hashlib.sha256(after).hexdigest()] = hashlib.sha256(before).hexdigest()
+        for page in (*root.glob("*.md"), *root.glob("docs/*.md")):  # for `ratchet docs`
+            include[str(page)] = f"{NAME}/{page.relative_to(root)}"
         table = json.dumps(changed, sort_keys=True, indent=1)
         include[self._written(CHANGED, table.encode())] = f"{NAME}/{CHANGED}"
 

@@ -14,10 +14,12 @@ __all__ = ["page"]
 
 HEAD = """# Machines
 
-Made by `make docs` from the declarations in `workflows/machines/`; do not edit. The table is what runs: a
-transition that is not in it breaks a rule, and a state can neither read, write nor ask for anything that it
-did not declare. For a machine of your own, `ratchet machines NAME` and `ratchet diagram NAME` show the same;
-how to write one: [own-machine.md](own-machine.md). Times are in seconds.
+<!-- Made by `make docs` from the declarations in `workflows/machines/`; do not edit. -->
+
+The machines that come with Ratchet: what they do, their options, states, tables and exit reasons. The table
+is what runs: a transition that is not in it breaks a rule, and a state can neither read, write nor ask for
+anything that it did not declare. Of a machine of yours `ratchet machines NAME` and `ratchet diagram NAME`
+show the same; how to write one: [own-machine.md](own-machine.md). Times are in seconds.
 """
 EXITS = """## Exit reasons of every machine
 

@@ -40,7 +40,7 @@ __all__ = [
     "settings_page", "shipped_agent_schema",
 ]  # fmt: skip
 
-MADE = "Made by `make docs` from the code; do not edit."
+MADE = "<!-- Made by `make docs` from the code; do not edit. -->"
 WIDTH = 110
 """Characters of a call; a longer one has a line for each argument."""
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from activities.extensions import load_modules
+from client.cli.docs import pages, summary
 from client.console.diagram import drawing
 from workflows import registry
 from workflows.kernel.diagram import mermaid
@@ -22,8 +23,7 @@ __all__ = ["index", "stage"]
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-OF_THE_ROOT = ("README.md", "AGENTS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-PAGES = [*(ROOT / name for name in OF_THE_ROOT), *sorted(DOCS.glob("*.md"))]
+PAGES = pages().values()
 STAGE = ROOT / "build" / "pages"
 LINK = re.compile(r"\]\((?!http)([\w./-]+)(#[\w-]*)?\)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
@@ -45,11 +45,8 @@ def index() -> str:
     """Every page with what it says first, for programs that read the site (llmstxt.org)."""
     lines = []
     for path in PAGES:
-        title, *paragraphs = path.read_text("utf-8").split("\n\n")
-        first = next((one for one in paragraphs if re.match(r"[\w`*\[]", one)), "")
-        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(first.split()))
-        sentence = re.split(r"(?<=[.?]) ", words)[0]
-        link = f"- [{title.lstrip('# ')}]({_name(path).removesuffix('.md')}.html)"
+        title, sentence = summary(path)
+        link = f"- [{title}]({_name(path).removesuffix('.md')}.html)"
         lines.append(f"{link}: {sentence}" if sentence else link)
     about = "> Durable LLM agents as verified finite state machines on Temporal, in Python."
     return "\n".join(("# Ratchet", "", about, "", "## Pages", "", *lines, ""))

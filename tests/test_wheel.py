@@ -27,6 +27,7 @@ import pytest
 import ratchet as authors
 from activities.extras import EXTRAS
 from activities.settings import Settings
+from client.cli.docs import pages
 from client.proof.digests import ratchet_code
 from client.server.connection import connected, has_worker
 from deploy.wheel import MOVED, NAME, module_names, moved
@@ -88,8 +89,19 @@ def spoken(project: Path, unpacked: Path, program: str) -> subprocess.CompletedP
 def test_everything_has_one_name(unpacked: Path) -> None:
     top = {path.name for path in unpacked.iterdir() if path.suffix != ".dist-info"}
     assert top == {NAME}
-    below = {path.stem for path in (unpacked / NAME).iterdir()}
-    assert below == {"__init__", "__main__", "examples", "py", "testing", "verify", *MOVED}
+    below = {path.stem for path in (unpacked / NAME).iterdir() if path.suffix != ".md"}
+    assert below == {"__init__", "__main__", "docs", "examples", "py", "testing", "verify", *MOVED}
+
+
+def test_pages_are_there_and_read(unpacked: Path, project: Path) -> None:
+    """They alone, and where the links between them lead."""
+    packed = [*(unpacked / NAME).glob("*.md"), *(unpacked / NAME / "docs").iterdir()]
+    assert {file.relative_to(unpacked / NAME): file.read_bytes() for file in packed} == {
+        file.relative_to(ROOT): file.read_bytes() for file in pages().values()
+    }
+    words = ["docs", "people", "--path"]
+    program = f"from ratchet.client.start import main; import sys; sys.argv[1:] = {words}; main()"
+    assert spoken(project, unpacked, program).stdout == f"{unpacked / NAME / 'docs' / 'people.md'}\n"
 
 
 def test_every_module_and_example_is_there(unpacked: Path) -> None:

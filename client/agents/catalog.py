@@ -342,7 +342,7 @@ def _no_script(machine: str) -> str:
     hint = f", or try the agent {examples[0]}" if examples else ""
     return (
         f"the provider `{SCRIPTED}` cannot reply as {machine} expects without a script; write one "
-        f"(docs/scripts.md){hint}"
+        f"(`ratchet docs scripts`){hint}"
     )
 
 

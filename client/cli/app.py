@@ -39,7 +39,7 @@ EXIT_CODES = {
 }
 BEGIN = (
     "New here? `ratchet init` writes an agent that runs without a key, `ratchet run` runs it; then "
-    "docs/tutorial.md."
+    "`ratchet docs tutorial`."
 )
 COMMANDS = {
     "init": ("new", "Write an agent, a tool, a test and a `.gitignore` to begin with."),
@@ -87,6 +87,7 @@ COMMANDS = {
     "machines": ("catalog", "List machines; with a NAME its options, states and exit reasons."),
     "modules": ("catalog", "List or forget the modules that earlier commands in this directory named."),
     "schema": ("catalog", "Print the JSON schema of an agent file, for editors, or of a message to a run."),
+    "docs": ("docs", "List the pages of the documentation, or print one."),
     "diagram": ("catalog", "Print a machine as a Mermaid state diagram or as a table."),
     "costs": ("costs", "Show what runs have cost, by agent, model or day."),
     "mcp": ("mcp", "Serve runs to an MCP client on standard input and output."),
@@ -99,7 +100,7 @@ GROUPS = {
     "Run": "run fork dev down task cancel",
     "People": "inbox approve reject edit answer retry topup finish pause resume steer abort limits rollback",
     "Look": "list show steps log watch result compare verify console costs",
-    "Build": "init new agents tools machines modules diagram schema test export replay",
+    "Build": "init new docs agents tools machines modules diagram schema test export replay",
     "Operate": "doctor check gc key codec mcp",
 }
 """How `--help` groups the commands; one that is in no group comes last."""

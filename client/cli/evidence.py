@@ -56,7 +56,7 @@ async def evidence(
     """Was anything changed in what a run wrote down, and is all in it that was done?
 
     A run is read from Temporal and the archive. A file needs neither of them, and no Ratchet:
-    docs/evidence.md. Each line says what was checked and how it came out: ok, wrong, or unknown, where
+    `ratchet docs evidence`. Each line says what was checked and how it came out: ok, wrong, or unknown, where
     nothing that is there can show it.
 
     Exit code 0: nothing is wrong; 1: something is, and a line names it.

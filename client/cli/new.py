@@ -50,6 +50,7 @@ async def init(
         f'ratchet run --agent agent.yaml "{goal}"': "its model is a script: no key",
         f'OPENAI_API_KEY=... ratchet run --agent agent.yaml --model gpt-5-mini "{goal}"': "",
         "pytest test_agent.py": "after `pip install pytest`; then `ratchet new tool NAME`",
+        "ratchet docs tutorial": "all by hand in ten minutes; for coding agents: `ratchet docs agents`",
     }
     if examples:
         files = {"examples" / file.relative_to(EXAMPLES): file for file in _example_files()}

@@ -62,7 +62,7 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
     """Try every run of a machine, in the domain that it prints: does what must hold, hold?
 
     Explored is the code that runs, with every failure, decision and reply of the domain
-    (docs/verification.md). Each counterexample is played by the engine first. Exit code 0: nothing is
+    (`ratchet docs verification`). Each counterexample is played by the engine first. Exit code 0: nothing is
     violated; 1: something is.
     """
     from client.proof.machine import declared_tools, scenarios_of, verify

@@ -403,7 +403,7 @@ def on_violation(c: Desk, error: MachineError) -> dict[str, Any]:
     return {"trouble": str(error)}
 
 
-# -- what must hold of every run, and in which runs that is tried (docs/verification.md) --------------------
+# -- what must hold of every run, and in which runs that is tried: `ratchet docs verification` -----------
 
 
 def too_much(x: Moment) -> bool:

@@ -16,5 +16,5 @@ def run(params: Params, call: ToolCallContext) -> int:
     return len((call.files_root / params.path).read_text(encoding="utf-8").split())
 
 
-# brings, sends: a number is all that it returns, and nothing leaves the folder (docs/labels.md)
+# brings, sends: a number is all that it returns, and nothing leaves the folder (`ratchet docs labels`)
 TOOL = Tool(name="count_words", params=Params, run=run, effect="read", brings=(), sends="nowhere")

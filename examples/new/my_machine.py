@@ -1,4 +1,4 @@
-"""The machine `my_machine`: write, check, done. docs/own-machine.md says what else one can be told."""
+"""The machine `my_machine`: write, check, done. `ratchet docs own-machine` says what else one can be told."""
 
 from enum import Enum
 

@@ -1,4 +1,4 @@
-"""The tool `my_tool`: docs/tools.md says what else one can be told."""
+"""The tool `my_tool`: `ratchet docs tools` says what else one can be told."""
 
 from pydantic import BaseModel, Field
 
@@ -19,5 +19,5 @@ def run(params: Params, call: ToolCallContext) -> str:
 
 # unsafe: never repeated by itself, and a person approves each call
 # others: pure, read, idempotent, keyed
-# brings, sends: who may have written what it returns, and how far the line goes (docs/labels.md)
+# brings, sends: who may have written what it returns, and how far the line goes (`ratchet docs labels`)
 TOOL = Tool(name="my_tool", params=Params, run=run, effect="unsafe", brings=(), sends="internal")

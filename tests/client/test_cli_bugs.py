@@ -159,7 +159,7 @@ def test_machine_that_was_changed_is_named_with_what_to_do(data_dir: Path, tmp_p
         "the machine changed",
         "in state ask",
         "ratchet check",
-        "docs/versions.md",
+        "ratchet docs versions",
     ):
         assert words in found.err, found.err
     assert "TMPRL" not in found.err

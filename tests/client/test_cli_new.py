@@ -38,7 +38,7 @@ def test_new_agent_runs_without_a_key_and_its_test_passes(cli: Cli) -> None:
     assert made.code == 0, made.err
     assert "pip install pytest" in made.out
     assert "count_words brings no label, sends nowhere" in cli("doctor", "--agent", "agent.yaml").out
-    first, second, third = made.out.partition("next:\n")[2].splitlines()
+    first, second, third, _ = made.out.partition("next:\n")[2].splitlines()
     assert "--model" in second
     assert "pytest" in third
     goal = re.findall(r'"(.*)"', first)[0]

@@ -196,4 +196,4 @@ def test_help_says_where_to_begin(cli: Cli) -> None:
     end = cli("--help").out.split("New here? ")[1]
     assert end.startswith("`ratchet init`")
     assert "`ratchet run`" in " ".join(end.split())
-    assert "docs/" in end.partition("Exit codes")[0]
+    assert "`ratchet docs tutorial`" in end.partition("Exit codes")[0]

@@ -45,7 +45,7 @@ class Options(Strict):
         default=3, ge=0, description="rejected thoughts; one more asks a person [R-000-1]"
     )
     rules: tuple[RuleSpec, ...] | None = Field(
-        default=None, description="null: max_depth, cost_limit, forbid_guessing; see docs/rules.md"
+        default=None, description="null: max_depth, cost_limit, forbid_guessing; see `ratchet docs rules`"
     )
     reply_format: Literal["text", "json_schema"] = Field(
         default="text",

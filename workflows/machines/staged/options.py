@@ -216,7 +216,7 @@ class Options(Strict):
         default=1, ge=1, le=20, description="model calls in one visit until a thought can be read [3.7]"
     )
     stages: tuple[Stage, ...] | None = Field(
-        default=None, description="null: think, act, observe; see docs/stages.md [3.11]"
+        default=None, description="null: think, act, observe; see `ratchet docs stages` [3.11]"
     )
 
     @property
