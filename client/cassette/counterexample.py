@@ -57,7 +57,7 @@ from workflows.verify.runs.explore import Violation
 from workflows.verify.runs.moments import BUILT_IN, ENDS, Turn
 from workflows.verify.runs.watch import Broken, Watch
 
-__all__ = ["NotConfirmed", "confirmed", "judged", "task_of"]
+__all__ = ["NotReproduced", "judged", "reproduced", "task_of"]
 
 BEGAN = 1_767_225_600.0
 """When the run of a counterexample begins: 2026-01-01, in seconds since 1970."""
@@ -72,7 +72,7 @@ MORE = 2
 PLAYS = 1000
 """Runs that are played to judge one file."""
 NEVER_FAILS: dict[type[Effect[Any]], str] = {
-    AskPerson: "a person's request that fails: in the engine one is decided or expires",
+    AskPerson: "a person's request that fails; in a run it is decided or expires",
 }
 """Effects that the kernel lets fail and no host does."""
 AT_THE_END = {ENDS, "declared exits"}
@@ -81,8 +81,8 @@ BY_PEOPLE = {"rejected", "expired"}
 """Errors of a tool's result that come from people."""
 
 
-class NotConfirmed(Exception):
-    """The engine takes another way; the text says how far it came."""
+class NotReproduced(Exception):
+    """A run that was given these answers did something else; the text says what."""
 
 
 class _Stopped(Exception):
@@ -113,14 +113,14 @@ def task_of(machine: Machine, scenario: Scenario, violation: Violation, tools: S
     })  # fmt: skip
 
 
-async def confirmed(
+async def reproduced(
     machine: Machine,
     scenario: Scenario,
     violation: Violation,
     tools: Sequence[ToolSpec],
     extensions: Extensions | None = None,
 ) -> Cassette:
-    """The violation as a run of the engine, in a cassette that names it. Raises NotConfirmed."""
+    """The violation as a run of the engine, in a cassette that names it. Raises NotReproduced."""
     specs = {spec.name: spec for spec in tools}
     way = Counterexample(
         scenario=scenario.name, answers=tuple(map(_given, violation.turns)), rounds=violation.rounds
@@ -128,9 +128,9 @@ async def confirmed(
     task = task_of(machine, scenario, violation, [*specs])
     played = await _Play(way).play(task, LocalRuns(specs, machine=machine, extensions=extensions))
     if problem := _unlike(violation, played):
-        raise NotConfirmed(problem)
+        raise NotReproduced(problem)
     if not played.drives:
-        raise NotConfirmed("the run does not begin, so that there is nothing to record")
+        raise NotReproduced("the run does not begin, so that there is nothing to record")
     found = {"violates": violation.name, "counterexample": way}
     return cassette_of(played.recorder).model_copy(update=found)
 
@@ -149,16 +149,16 @@ def _unlike(violation: Violation, played: _Play) -> str:
     fails = [turn for turn in violation.turns if isinstance(turn.answer, EffectFailed)]
     never = next((NEVER_FAILS[type(turn.effect)] for turn in fails if type(turn.effect) in NEVER_FAILS), "")
     if not alike and never:
-        return f"the way has {never}"
+        return f"one answer is {never}"
     if not alike:
-        return f"the engine took another way after {played.number} of {size} answers{problem}"
+        return f"it asked for something else after {played.number} of {size} answers{problem}"
     if violation.rounds:
         gone = (played.number - size) // violation.rounds
-        return "" if gone >= ROUNDS else f"the engine went round {max(gone, 0)} times only{problem}"
+        return "" if gone >= ROUNDS else f"it went round {max(gone, 0)} times only{problem}"
     if not any(_is_it(one, violation) for one in alike):
-        return f"in the engine it is another one: {alike[0].detail}"
+        return f"it broke in another way: {alike[0].detail}"
     if not any(_is_it(one, violation) and one.answers == size for one in alike):
-        return f"in the engine it comes after {alike[0].answers} of {size} answers"
+        return f"it broke after {alike[0].answers} of {size} answers"
     return ""
 
 
@@ -385,7 +385,7 @@ class _Play:
     def _perform(self, call: HostCall, site: CallSite) -> CallAnswer:
         """The answer to one call of the open question."""
         if len(self.drives) > 1:
-            self.problem = "an inner run asks something, and the way only says how it ends"
+            self.problem = "an inner run asks something, and the answers only say how it ends"
             raise _Stopped
         answer = self._next()
         if isinstance(call, ReconcileInput):

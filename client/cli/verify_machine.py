@@ -212,7 +212,7 @@ def _violation_facts(report: MachineReport, files: dict[str, Path]) -> Iterator[
         yield {
             **facts,
             "answers": [{"state": turn.state, "answer": turn.text} for turn in violation.turns],
-            "confirmed": one.cassette is not None,
-            "unconfirmed": one.unconfirmed,
+            "reproduced": one.cassette is not None,
+            "unlike": one.unlike,
             "file": str(file) if file else None,
         }

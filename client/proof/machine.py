@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from activities.contracts import CallTools, JsonObject, ToolSpec
 from activities.extensions import ExtensionError, declared, load_modules
 from activities.tools import Tool
-from client.cassette.counterexample import NotConfirmed, confirmed
+from client.cassette.counterexample import NotReproduced, reproduced
 from client.errors import UsageError
 from client.proof.digests import code_of
 from client.runs.words import counted
@@ -79,27 +79,29 @@ class Counterexample:
 
     violation: Violation
     cassette: Cassette | None
-    """The run, as `ratchet test` plays it; None: the engine does not let it happen."""
-    unconfirmed: str = ""
+    """The run, as `ratchet test` plays it; None: a run that is given these answers does something else."""
+    unlike: str = ""
     """Why there is no cassette."""
 
     @property
     def lines(self) -> Iterator[str]:
-        """The answers on the way, whole, and what came then."""
+        """The answers that lead to it, whole, and what happened when it broke."""
         one = self.violation
         kind = "built in: " if one.built_in else ""
         yield f"VIOLATED  {kind}{one.name}{f': {one.detail}' if one.detail else ''}"
-        width = max((len(turn.state) for turn in one.turns), default=0)
+        width = max(len(word) for word in ("state", *(turn.state for turn in one.turns)))
+        if one.turns:
+            yield f"    {'state':{width}}  the answer that it gets"
         for number, turn in enumerate(one.turns):
             if one.rounds and number == len(one.turns) - one.rounds:
                 yield "    and from here on again and again"
             yield f"    {turn.state:{width}}  {_cut(turn.text)}"
         if one.shown:
-            yield f"    then {_cut(one.shown)}"
+            yield f"    broken when {_cut(one.shown)}"
         if one.place:
             yield f"    in {one.place}"
         if self.cassette is None:
-            yield f"    NOT CONFIRMED: {self.unconfirmed}"
+            yield f"    NOT REPRODUCED: a run that was given these answers did something else: {self.unlike}"
 
 
 @dataclass(frozen=True)
@@ -517,11 +519,12 @@ def _counterexample(
     machine: Machine, scenario: Scenario, violation: Violation, extensions: Extensions
 ) -> Counterexample:
     """The violation as a run of the engine, also where a loop is running already."""
+    played = reproduced(machine, scenario, violation, scenario.tools, extensions)
     with ThreadPoolExecutor(1) as thread:
-        work = thread.submit(asyncio.run, confirmed(machine, scenario, violation, scenario.tools, extensions))
+        work = thread.submit(asyncio.run, played)
         try:
             return Counterexample(violation, work.result())
-        except NotConfirmed as why:
+        except NotReproduced as why:
             return Counterexample(violation, None, str(why))
 
 

@@ -129,7 +129,7 @@ def found(one: Planted, file: Path) -> Cassette:
     report = verify(one.machine, scenarios=[one.scenario], seconds=SECONDS)
     alike = [each for each in report.counterexamples if each.violation.name == one.breaks]
     assert alike, report.text
-    assert alike[0].cassette is not None, alike[0].unconfirmed
+    assert alike[0].cassette is not None, alike[0].unlike
     write_cassette(alike[0].cassette, file)
     return read_cassette(file)
 

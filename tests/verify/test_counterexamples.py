@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from activities.extensions import load_modules
-from client.cassette.counterexample import NotConfirmed, confirmed
+from client.cassette.counterexample import NotReproduced, reproduced
 from client.cassette.file import Cassette, read_cassette, write_cassette
 from client.cassette.playing import Verdict, play
 from client.cli.app import execute
@@ -133,7 +133,7 @@ def found(of: Machine, name: str = "one payment") -> Cassette:
     """The counterexample that is found, through a file."""
     report: MachineReport = verify(of)
     (one,) = [one for one in report.counterexamples if one.violation.name == name]
-    assert one.cassette is not None, one.unconfirmed
+    assert one.cassette is not None, one.unlike
     return one.cassette
 
 
@@ -249,8 +249,8 @@ def test_another_exception_confirms_nothing() -> None:
     (one,) = verify(raises).counterexamples
     assert one.cassette is not None
     other = replace(one.violation, detail="KeyError: 'x'", place="elsewhere.py:1")
-    with pytest.raises(NotConfirmed, match="another one: RuntimeError: not finished yet"):
-        asyncio.run(confirmed(raises, Scenario(), other, [open_tool("pay")]))
+    with pytest.raises(NotReproduced, match="in another way: RuntimeError: not finished yet"):
+        asyncio.run(reproduced(raises, Scenario(), other, [open_tool("pay")]))
 
 
 # -- what the engine does not let happen --------------------
@@ -271,12 +271,12 @@ AFTER = last("nothing is asked behind this", event(Failed, Yes))
         (
             [ask, read],
             {S.ASK: {Yes: S.DONE, No: S.DONE, Failed: S.READ}, S.READ: {Yes: S.DONE, No: S.DONE}},
-            "a person's request that fails: in the engine one is decided or expires",
+            "a person's request that fails; in a run it is decided or expires",
         ),
         (
             [inside, read],
             {S.SURE: {Yes: S.READ}, S.READ: {Yes: S.DONE, No: S.DONE}},
-            "an inner run asks something, and the way only says how it ends",
+            "an inner run asks something, and the answers only say how it ends",
         ),
     ],
     ids=["a request", "an inner run"],
@@ -284,7 +284,7 @@ AFTER = last("nothing is asked behind this", event(Failed, Yes))
 def test_way_that_no_host_goes_is_named(states: list[Any], table: Any, why: str) -> None:
     (one,) = verify(machine(states, table, AFTER)).counterexamples
     assert one.cassette is None
-    assert why in one.unconfirmed
+    assert why in one.unlike
 
 
 # -- the machine's file --------------------

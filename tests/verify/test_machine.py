@@ -17,7 +17,7 @@ from client.cassette.file import read_cassette, write_cassette
 from client.cassette.playing import play
 from client.cli.app import execute
 from client.proof.machine import scenarios_of
-from ratchet.verify import MachineReport, Scenario, at_most, calls, verify
+from ratchet.verify import MachineReport, Scenario, at_most, calls, ends, enters, never, returned, verify
 from workflows.kernel.machine import Machine
 from workflows.verify.runs.domain import WITHOUT
 
@@ -48,6 +48,18 @@ def test_money_bug_is_found_from_the_form_of_the_reply_alone(report: MachineRepo
     assert "VIOLATED  one payment\n" in report.text
     assert "\nheld in every run of these scenarios, in the domain below:\n" in report.text
     assert "\n  a large sum needs a yes\n" in report.text
+
+
+def test_last_line_of_a_counterexample_says_when_it_breaks(machine: Machine) -> None:
+    ways = {"asked": calls("pay"), "answered": returned("pay"), "moved": enters("check"), "ended": ends()}
+    report = verify(replace(machine, properties=[never(kind, when) for kind, when in ways.items()]))
+    last = {one.violation.name: [*one.lines][-1].strip() for one in report.counterexamples}
+    assert last == {
+        "asked": 'broken when state pay asks: pay(size="small")',
+        "answered": "broken when state pay gets this answer",
+        "moved": "broken when the event Paid leads from pay to check",
+        "ended": "broken when the run ends as done",
+    }
 
 
 def test_counterexample_fails_while_the_property_is_broken(
@@ -84,7 +96,7 @@ def test_command_prints_the_counterexample_and_writes_it(
     assert file.name == "money-desk-one-payment.yaml"
     assert execute([*words, "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
-    assert facts["violations"][0]["confirmed"] is True
+    assert facts["violations"][0]["reproduced"] is True
     assert facts["scenarios"][0]["complete"] is True
 
 

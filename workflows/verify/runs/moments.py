@@ -84,13 +84,13 @@ def moment_text(moment: Moment) -> str:
     """A moment in words for people."""
     match moment.kind:
         case "asked":
-            return f"{moment.state} asks: {moment.effect.title if moment.effect else ''}"
+            return f"state {moment.state} asks: {moment.effect.title if moment.effect else ''}"
         case "moved":
-            return f"{moment.state} --{moment.event}--> {moment.to}"
+            return f"the event {moment.event} leads from {moment.state} to {moment.to}"
         case "ended":
             why = f": {moment.exit.error}" if moment.exit.error else ""
             return f"the run ends as {moment.exit.reason}{why}"
-    return f"{moment.state} has this answer"
+    return f"state {moment.state} gets this answer"
 
 
 def exit_problem(after: Suspension) -> tuple[str, str]:
