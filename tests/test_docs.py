@@ -276,13 +276,16 @@ def test_proof_of_the_readme_is_what_is_printed(shell: Shell) -> None:
 @pytest.mark.exhaustive
 def test_first_program_runs(shell: Shell) -> None:
     shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
-    program, typed = blocks(text_of("python.md"), "python")
+    program, typed, made = blocks(text_of("python.md"), "python")
     (shell.folder / "typed.py").write_text(typed)
     shell.run(f"{shlex.quote(sys.executable)} typed.py")
     (shell.folder / "program.py").write_text(program)
     printed = shell.run(f"{shlex.quote(sys.executable)} program.py")
     assert printed.startswith("thought Started")
     assert "\npayments fails most" in printed
+    (shell.folder / "word_count.py").write_text(blocks(text_of("tools.md"), "python")[0])
+    (shell.folder / "made.py").write_text(made)
+    assert shell.run(f"{shlex.quote(sys.executable)} made.py") == "Three words.\n"
 
 
 @pytest.mark.exhaustive
