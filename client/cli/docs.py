@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -47,7 +48,7 @@ def docs(
         typer.Argument(help="Name of one, to read it; a link from one page to another is taken, too."),
     ] = None,
     path: Annotated[
-        bool, typer.Option("--path", help="Print where its file lies; without a page: all their folder.")
+        bool, typer.Option("--path", help="Print where its file lies; without a page, where most lie.")
     ] = False,
 ) -> None:
     """List the pages of the documentation, or print one: in a pager on a terminal, else as it is.
@@ -89,5 +90,6 @@ def _show(file: Path) -> None:
     if sys.stdout.isatty():
         pager = os.environ.get("PAGER", "less" if shutil.which("less") else "")
         os.dup2(os.open(file, os.O_RDONLY), 0)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is executed would, too
         os.execvpe("sh", ["sh", "-c", pager or "cat"], {"LESS": "FRX", **os.environ})
     typer.echo(file.read_text("utf-8"), nl=False)
