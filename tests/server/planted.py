@@ -39,7 +39,7 @@ MISTAKES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ),
     ("tools", "unknown tools are reported"): (
         ("INIT --Failed--> left out", "NoTransition"),
-        ("PROMPTING --NoToolCalls--> EXECUTING_TOOLS, not DONE", "nothing is asked behind the answer"),
+        ("PROMPTING --NoToolCalls--> EXECUTING_TOOLS, not DONE", "nothing is asked after the answer"),
         ("EXECUTING_TOOLS --MaxIterationsReached--> EXECUTING_TOOLS, not DONE", "LimitExceeded"),
     ),
     ("react", "rules"): (
@@ -53,14 +53,14 @@ MISTAKES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ),
     ("planner, simple", "simple"): (
         ("LOOP_CHECK --Continued--> HALT, not EXECUTE", "InvariantViolated"),
-        ("EXECUTE --Halted--> EXECUTE, not HALT", "nothing is asked behind a halt"),
+        ("EXECUTE --Halted--> EXECUTE, not HALT", "nothing is asked after a halt"),
     ),
     ("planner", "plan, enough is done"): (
         ("LOOP_CHECK --Continued--> PLAN, not EXECUTE", "one plan is made"),
     ),
     ("code", "blocks"): (
         ("EXECUTING --FinalAnswerFound--> PROMPTING, not DONE", "LimitExceeded"),
-        ("EXECUTING --Failed--> INIT, not DONE", "nothing is asked behind a failure"),
+        ("EXECUTING --Failed--> INIT, not DONE", "nothing is asked after a failure"),
     ),
 }
 """(machine, scenario) -> mistakes, and what each of them breaks."""
