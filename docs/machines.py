@@ -16,14 +16,15 @@ HEAD = """# Machines
 
 <!-- Made by `make docs` from the declarations in `workflows/machines/`; do not edit. -->
 
-The machines that come with Ratchet: what they do, their options, states, tables and exit reasons. The table
-is what runs: a transition that is not in it breaks a rule, and a state can neither read, write nor ask for
-anything that it did not declare. Of a machine of yours `ratchet machines NAME` and `ratchet diagram NAME`
-show the same; how to write one: [own-machine.md](own-machine.md). Times are in seconds.
+The machines that come with Ratchet: what they do, their options, states, tables and exit reasons.
+
+A machine cannot make a transition that is not in its table, and a state cannot read, write or ask for anything
+that it did not declare. `ratchet machines NAME` and `ratchet diagram NAME` show the same for a machine of your
+own ([how to write one](own-machine.md)). Times are in seconds.
 """
 EXITS = """## Exit reasons of every machine
 
-A result's `exit_reason` is one of the machine's own, or one of these; then `ok` is false.
+A result's `exit_reason` is one of the machine's own, or one of these. With one of these, `ok` is false.
 """
 MATERIAL = "It takes material: `ratchet run --material FILE`.\n"
 

@@ -254,16 +254,23 @@ class CodeLimits(Strict):
         default=300,
         gt=0,
         le=3600,
-        description="that a block computes itself, of the processor [2.4]",
+        description="processor time that a block itself may use [2.4]",
     )
-    memory_bytes: int = Field(default=256 * 2**20, ge=2**20, le=4 * 2**30, description="of the interpreter")
-    output_chars: int = Field(default=20_000, ge=100, le=1_000_000, description="shown to the model [2.4]")
+    memory_bytes: int = Field(
+        default=256 * 2**20, ge=2**20, le=4 * 2**30, description="memory of the interpreter"
+    )
+    output_chars: int = Field(
+        default=20_000,
+        ge=100,
+        le=1_000_000,
+        description="characters of a block's output that the model sees [2.4]",
+    )
     recursion: int = Field(default=200, ge=10, le=1000, description="depth of calls inside a block")
     state_bytes: int = Field(
         default=8 * 2**20,
         ge=2**16,
         le=2**30,
-        description="of the variables kept from step to step; each outside call stores them once more",
+        description="all variables of a block together; each outside call stores them once more",
     )
     calls: int = Field(default=1000, ge=1, le=100_000, description="outside calls per block")
 

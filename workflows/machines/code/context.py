@@ -17,10 +17,10 @@ __all__ = ["Code", "Compression", "Nested", "Options"]
 class Compression(Strict):
     """When old messages are no longer sent: the first two and the last ones stay."""
 
-    window_tokens: int = Field(ge=1000, le=10**9, description="what the model can take in [2.8]")
+    window_tokens: int = Field(ge=1000, le=10**9, description="tokens that the model can take in [2.8]")
     at: float = Field(default=0.92, gt=0, le=1, description="part of the window that a call may fill [2.8]")
-    keep_last: int = Field(default=6, ge=1, le=1000, description="messages [2.8]")
-    least: int = Field(default=8, ge=4, le=1000, description="with fewer messages none is left out [2.8]")
+    keep_last: int = Field(default=6, ge=1, le=1000, description="newest messages that are sent [2.8]")
+    least: int = Field(default=8, ge=4, le=1000, description="with fewer messages all are sent [2.8]")
 
     def first_sent(self, messages: int, tokens: int, dropped: int) -> int:
         """The first of so many messages to send after the first two, after a call of so many tokens.
@@ -46,11 +46,11 @@ class Nested(NamesMachine):
     machine: str = Field(
         default="code", description="the machine of that run; `code` gets these options, too"
     )
-    options: JsonObject = Field(default_factory=dict, description="options that differ there")
+    options: JsonObject = Field(default_factory=dict, description="options of that run that differ")
     tools: tuple[str, ...] | None = Field(default=None, description="null: the tools of this run")
     limits: InnerLimits = Field(
         default=InnerLimits(),
-        description="limits of its own, such as model_calls; what this run has left is a limit, too",
+        description="limits of that run, such as model_calls; what this run has left is a limit, too",
     )
 
     @model_validator(mode="before")
@@ -67,14 +67,14 @@ class Options(Strict):
         default=30,
         ge=1,
         le=10_000,
-        description="replies that are looked at; then the model must answer [2.2]",
+        description="replies of the model; then it must answer [2.2]",
     )
     max_depth: int = Field(
-        default=1, ge=0, le=50, description="a run nested so deep asks the model once, without code [2.2]"
+        default=1, ge=0, le=50, description="a run at this depth asks the model once, without code [2.2]"
     )
     final_var_missing: Literal["retry", "answer"] = Field(
         default="retry",
-        description="for an unknown variable: the model is told, or the error is the answer [R-001-3]",
+        description="if FINAL_VAR names no variable: the model is told, or the error is the answer [R-001-3]",
     )
     block: CodeLimits = Field(default=CodeLimits(), description="what a block may use [2.4, 2.8]")
     policies: tuple[PolicySpec, ...] = Field(

@@ -22,9 +22,9 @@ class NamedSpec(Strict):
 
     model_config = ConfigDict(json_schema_extra=bare_name_too)
 
-    type: str = Field(description="a shipped one, or one that the worker has loaded")
-    value: float | None = Field(default=None, allow_inf_nan=False, description="its number, where it has one")
-    config: JsonObject = Field(default_factory=dict)
+    type: str = Field(description="name of a shipped one, or of one that the worker has loaded")
+    value: float | None = Field(default=None, allow_inf_nan=False, description="its number, if it has one")
+    config: JsonObject = Field(default_factory=dict, description="its other settings, if it has any")
 
     @model_validator(mode="before")
     @classmethod

@@ -37,19 +37,23 @@ class SlotSpec(Strict):
         default="inline", description="file: takes an artifact of type `file`, or a draft text [5.10]"
     )
     budget: JsonObject = Field(
-        default={}, description="rounds: explore 2, exploit 3, render 0, ctx_reads 0 [5.5]"
+        default={}, description="rounds; if left out: explore 2, exploit 3, render 0, ctx_reads 0 [5.5]"
     )
 
 
 class Caps(Strict):
     """Global caps; null: from the slots (spec 5.5, R-004-1)."""
 
-    decision_rounds: Cap = Field(default=None, description="rounds; null: [5.5]")
-    tool_calls: Cap = Field(default=None, description="calls; null: [5.5]")
-    explore: Cap = Field(default=None, description="rounds; null: [5.5]")
-    exploit: Cap = Field(default=None, description="rounds; null: [5.5]")
-    render: Cap = Field(default=None, description="rounds; null: [5.5]")
-    context_reads: Cap = Field(default=None, description="rounds that show something; null: at least 3 [5.5]")
+    decision_rounds: Cap = Field(
+        default=None, description="rounds; null: explore, exploit and render of all slots, or else 12 [5.5]"
+    )
+    tool_calls: Cap = Field(default=None, description="calls; null: as many as decision rounds [5.5]")
+    explore: Cap = Field(default=None, description="rounds; null: the sum of the slots [5.5]")
+    exploit: Cap = Field(default=None, description="rounds; null: the sum of the slots [5.5]")
+    render: Cap = Field(default=None, description="rounds; null: the sum of the slots [5.5]")
+    context_reads: Cap = Field(
+        default=None, description="rounds that show something; null: the sum of the slots, at least 3 [5.5]"
+    )
     decision_reruns: Cap = Field(default=None, description="rounds that only ask again; null: 2 [5.5]")
 
 
@@ -65,13 +69,14 @@ class Options(Strict):
         "[R-004-2]",
     )
     write_tools: tuple[str, ...] = Field(
-        default=(), description="tools whose rounds are charged as render too [5.6]"
+        default=(), description="tools whose rounds also count as render [5.6]"
     )
     generator_tools: tuple[str, ...] = Field(
-        default=(), description="code generators: `output_contract` in the parameters is enough [5.11]"
+        default=(),
+        description="tools that generate code: `output_contract` in the parameters is enough [5.11]",
     )
     spec_in_params_tools: tuple[str, ...] = Field(
-        default=(), description="may carry `out_artifacts_spec` among their parameters [5.11]"
+        default=(), description="tools that may have `out_artifacts_spec` among their parameters [5.11]"
     )
     max_tool_attempts: ToolAttempts = 1
     max_model_attempts: ModelAttempts = MODEL_ATTEMPTS

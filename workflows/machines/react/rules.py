@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import Field
+
 from workflows.machines.authoring import FatalError
 from workflows.machines.common.named import (
     NamedSpec,
@@ -40,7 +42,7 @@ class Rule:
 class RuleSpec(NamedSpec):
     """A rule as an agent file declares it."""
 
-    enabled: bool = True
+    enabled: bool = Field(default=True, description="false: the rule is not checked")
 
 
 RuleType = Callable[[RuleSpec], Rule]

@@ -61,29 +61,37 @@ TAKEN_BY: dict[str, frozenset[str]] = {
 class Stage(NamesMachine):
     """One stage: when it runs, what it may see and change, and how it does its work (spec 3.11)."""
 
-    name: StageName
-    flow_type: FlowType
+    name: StageName = Field(description="a word by which the log names the stage")
+    flow_type: FlowType = Field(description="how the stage works; see `ratchet docs stages`")
     enters: Lifecycle = Field(description="the lifecycle in which it runs")
-    exits: tuple[Lifecycle, ...] = Field(default=(), description="where it may lead; Failed always")
+    exits: tuple[Lifecycle, ...] = Field(
+        default=(), description="where it may lead; Failed is always allowed"
+    )
     reads: tuple[str, ...] | None = Field(default=None, description="null: all that its flow type may")
     writes: tuple[str, ...] | None = Field(default=None, description="null: all that its flow type may")
     enforce: bool = Field(default=True, description="false: undeclared reads and writes are only recorded")
     role: Role | None = Field(default=None, description="model role; null: the flow type's")
-    prompt: str = Field(default="", max_length=100_000, description="in place of the shipped words")
+    prompt: str = Field(default="", max_length=100_000, description="replaces the shipped words")
     tools: tuple[Word, ...] | None = Field(
-        default=None, description="of the agent's tools; null: all, but none for an inner machine"
+        default=None, description="some of the agent's tools; null: all, but none for an inner machine"
     )
     extension: dict[Word, str] = Field(
-        default_factory=dict, description="texts that a model stage keeps in `extensions`: name -> meaning"
+        default_factory=dict, description="texts that a model stage writes into `extensions`: name -> meaning"
     )
     check: Word | None = Field(default=None, description="hook (view) -> true, or what is wrong")
     hook: Word | None = Field(default=None, description="hook (view) -> patch, or (patch, lifecycle)")
     machine: Word | None = Field(default=None, description="the machine that is the stage")
-    machine_version: str | None = None
-    options: JsonObject = Field(default_factory=dict, description="of the inner machine")
-    instructions: str = Field(default="", max_length=100_000, description="for the inner machine")
-    roles: dict[str, str] = Field(default_factory=dict, description="its model role -> a role of this agent")
-    limits: InnerLimits = Field(default=InnerLimits(), description="its own limits")
+    machine_version: str | None = Field(
+        default=None, description="of that machine; null: the oldest that the worker has"
+    )
+    options: JsonObject = Field(default_factory=dict, description="options of the inner machine")
+    instructions: str = Field(
+        default="", max_length=100_000, description="instructions for the inner machine"
+    )
+    roles: dict[str, str] = Field(
+        default_factory=dict, description="model role of the inner machine -> a role of this agent"
+    )
+    limits: InnerLimits = Field(default=InnerLimits(), description="limits of the inner run")
     merge: Literal["extensions", "observation", "action"] = Field(
         default="extensions", description="the field that gets the inner machine's answer"
     )
@@ -190,7 +198,7 @@ STANDARD = (
 class Options(Strict):
     """The options of the staged machine."""
 
-    max_iterations: int = Field(default=10, gt=0, le=1000, description="passes [3.8]")
+    max_iterations: int = Field(default=10, gt=0, le=1000, description="passes through the stages [3.8]")
     on_max_iterations: Literal["force_answer", "fail", "last_observation"] = Field(
         default="force_answer",
         description="force_answer: the last pass uses no tools and must answer; fail: it is a normal pass, "
