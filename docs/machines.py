@@ -18,9 +18,9 @@ HEAD = """# Machines
 
 The machines that come with Ratchet: what they do, their options, states, tables and exit reasons.
 
-A machine cannot make a transition that is not in its table, and a state cannot read, write or ask for anything
-that it did not declare. `ratchet machines NAME` and `ratchet diagram NAME` show the same for a machine of your
-own ([how to write one](own-machine.md)). Times are in seconds.
+A machine cannot make a transition that is not in its table, and a state cannot read, write or ask for
+anything that it did not declare. `ratchet machines NAME` and `ratchet diagram NAME` show the same for a
+machine of your own ([how to write one](own-machine.md)). Times are in seconds.
 """
 EXITS = """## Exit reasons of every machine
 
