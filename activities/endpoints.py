@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from activities.contracts import ModelSpec
+from activities.contracts.specs import ModelSpec
 
 __all__ = [
     "ANTHROPIC", "BASE_URL", "ENDPOINTS", "GOOGLE", "OPENAI", "Endpoint", "endpoint_at", "key_in_environment",

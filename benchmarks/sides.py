@@ -15,8 +15,8 @@ from temporalio.client import Client, WorkflowHandle
 
 from activities.contracts import ModelSpec
 from benchmarks.bare import QUEUE, BareLoop, BareWait
+from client.agents.catalog import pinned
 from client.runs.attributes import start_attributes, start_memo
-from client.sdk.agent import pinned
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, Limits
 
 Handle = WorkflowHandle[Any, Any]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from client.agents.agentfile import EXAMPLES
+from client.agents.agentfile import listed_facts
+from client.agents.files import SHIPPED_FACTS, SHIPPED_SCHEMA, digest_of, shipped_agents
 from client.agents.schema import MESSAGES, message_schema
 from docs import machines, reference
 
@@ -32,7 +33,8 @@ FILES: Mapping[Path, Callable[[], str]] = {
     DOCS / "reference-fields.md": reference.fields_page,
     DOCS / "reference-messages.md": reference.messages_page,
     DOCS / "reference-settings.md": reference.settings_page,
-    EXAMPLES / "new" / "agent.schema.json": lambda: _text(reference.shipped_agent_schema()),
+    SHIPPED_FACTS: lambda: _text({digest_of(path): listed_facts(path) for path in shipped_agents()}),
+    SHIPPED_SCHEMA: lambda: _text(reference.shipped_agent_schema()),
     **{DOCS / "schemas" / f"{name}.json": partial(_message, name) for name in MESSAGES},
 }
 """Each file that is made, and what makes its text."""

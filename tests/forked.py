@@ -21,7 +21,9 @@ from typing import IO, Any, Self
 
 import worker
 from client import start
-from client.cli import run  # noqa: F401  # what most commands need is loaded before the fork
+from client.cli import following, reload, run  # noqa: F401  # what most commands need is loaded before the fork
+from client.history import replayer  # noqa: F401  # the engine and the machines, for the same reason
+from client.sdk import agent  # noqa: F401  # and what connects
 
 __all__ = ["PIPE", "PYTEST", "RATCHET", "WORKER", "Forked", "spoken"]
 

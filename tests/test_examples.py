@@ -29,8 +29,9 @@ from activities.extensions import load_modules
 from activities.settings import Settings
 from activities.tools import load_tools
 from activities.tools.run import ToolRunner
-from client.agents.agentfile import AgentFile, Draft, find_agent, load_agent, shipped_agents
+from client.agents.agentfile import AgentFile, Draft, find_agent, load_agent
 from client.agents.catalog import Catalog
+from client.agents.files import shipped_agents
 from client.agents.yaml import YamlFile
 from examples import make_chats, make_log
 from examples.make_chats import Chat, chats

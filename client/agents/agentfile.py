@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from activities.agentfiles import agent_keys, is_agent
 from activities.contracts import ModelSpec
 from activities.endpoints import ENDPOINTS
+from client.agents.files import SCRIPTED, shipped_agents
 from client.agents.outputs import named_output
 from client.agents.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
 from client.errors import UsageError
@@ -25,17 +23,9 @@ from workflows.api import AgentSpec, AgentTask
 from workflows.certificate import Certificate
 
 __all__ = [
-    "EXAMPLES", "AgentFile", "Choice", "Draft", "agents_here", "find_agent", "listed_agent", "load_agent",
-    "shipped_agents",
+    "AgentFile", "Choice", "Draft", "find_agent", "listed_agent", "listed_facts", "load_agent",
 ]  # fmt: skip
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SHIPPED = EXAMPLES / "agents"
-"""The agents that come with Ratchet, found by name."""
-SCRIPTED = "scripted"
-"""The provider whose name is enough for a model."""
-LISTED_BYTES = 64_000
-"""An agent file that is larger runs by its name, and is in no list."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "default")
 """The usual words for `reasoning`; servers have others of their own."""
 PLAIN_AGENT = {
@@ -287,6 +277,17 @@ def listed_agent(path: Path) -> AgentFile:
     return Draft(YamlFile(path)).listed()
 
 
+def listed_facts(path: Path) -> dict[str, Any]:
+    """What lists say of an agent file that nobody chose. Raises UsageError."""
+    agent = listed_agent(path)
+    return {
+        "description": agent.description,
+        "machine": agent.machine,
+        "models": {role: spec.name for role, spec in agent.models.items()},
+        "tools": list(agent.tools),
+    }
+
+
 def find_agent(name: str | Path) -> Path:
     """The file of an agent: a path, or the name of a shipped one.
 
@@ -302,11 +303,6 @@ def find_agent(name: str | Path) -> Path:
     if len(path.parts) > 1 or path.is_file():
         raise UsageError(f"agent {name}: expected a file whose name ends in .yaml or .yml")
     raise UsageError(f"agent {name}: no such file or shipped agent; {nearest(str(name), shipped)}")
-
-
-def shipped_agents() -> list[Path]:
-    """The files of the agents that come with Ratchet, sorted by name."""
-    return sorted(SHIPPED.glob("*.yaml"))
 
 
 def _models(models: Any) -> Any:
@@ -333,21 +329,3 @@ def _model(spec: Any) -> Any:
     if isinstance(spec, dict) and spec.get("provider") == SCRIPTED:
         return {"name": SCRIPTED, **spec}
     return spec
-
-
-def agents_here() -> list[Path]:
-    """The agent files of the current folder, right or wrong. Nobody named them: large ones are left out."""
-    found = []
-    for path in sorted(Path().glob("*.yaml")):
-        with suppress(OSError):
-            if path.is_file() and _is_agent(path.absolute(), path.stat().st_mtime_ns):
-                found.append(path)
-    return found
-
-
-@lru_cache(maxsize=1000)
-def _is_agent(path: Path, changed: int) -> bool:
-    """A small YAML file that said something about an agent, right or wrong, as it was `changed` last."""
-    with path.open("rb") as file:
-        content = file.read(LISTED_BYTES + 1)
-    return len(content) <= LISTED_BYTES and is_agent(agent_keys(content.decode(errors="replace")))

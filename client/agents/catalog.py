@@ -8,32 +8,37 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ValidationError
 
-from activities.contracts import JsonObject, ModelSpec, ScriptedReply, ToolSpec
 from activities.endpoints import ENDPOINTS, endpoint_at, missing_key, provider_of, url_of
-from activities.extensions import ExtensionError, declared, load_modules
+from activities.extensions import ExtensionError, declared, load_extensions, load_modules
 from activities.extras import missing_extra
 from activities.settings import Settings
 from activities.trust import trusted
-from client.agents.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
-from client.agents.options import options_of, schema_of
+from client.agents.files import SCRIPTED, shipped_agents
 from client.agents.yaml import KeyPath, Problem, YamlFile, nearest, problems
 from client.errors import UsageError
 from client.server.workerconfig import register_modules
-from workflows.kernel.machine import COMMON_EXITS, Extensions, Machine, state_name
 
 if TYPE_CHECKING:
+    from activities.contracts import JsonObject, ModelSpec, ScriptedReply, ToolSpec
     from activities.provider import Provider
+    from client.agents.agentfile import AgentFile, Draft
+    from workflows.api import AgentTask
+    from workflows.kernel.machine import Extensions, Machine
 
-__all__ = ["Catalog", "check_key", "check_servers", "machine_facts", "module_facts", "without_broken_modules"]
+__all__ = [
+    "Catalog", "check_key", "check_servers", "module_facts", "pinned", "without_broken_modules",
+]  # fmt: skip
 
 PLACEHOLDER = re.compile(r"\{\w+\}")
 """What a script fills with what an `expect` has found."""
@@ -47,29 +52,46 @@ SERVER_SECONDS = 5
 class Catalog:
     """What a worker with certain settings has."""
 
-    machines: tuple[Machine, ...]
-    """By name and version, as their default options make them."""
-    extensions: Extensions
-    """Rules, policies and hooks of users' modules."""
-    tools: tuple[ToolSpec, ...]
     settings: Settings
+    modules: tuple[ModuleType, ...]
+    """Users' modules, and those of installed packages."""
 
     @classmethod
     def load(cls, settings: Settings) -> Catalog:
-        """What a worker with these settings has.
+        """What a worker with these settings has. The shipped machines and tools are imported when they are
+        asked for.
 
         Raises:
             UsageError: a module of the settings cannot be loaded, or has what another one has.
         """
-        from activities.tools import load_tools
+        catalog = cls(settings, register_modules(settings.modules))
+        if catalog.modules:
+            catalog.tools  # noqa: B018  # raises where tools of the modules cannot be used
+        return catalog
+
+    @cached_property
+    def machines(self) -> tuple[Machine, ...]:
+        """By name and version, as their default options make them."""
         from workflows import registry
 
-        register_modules(settings.modules)
+        return registry.machines()
+
+    @cached_property
+    def extensions(self) -> Extensions:
+        """Rules, policies and hooks of users' modules."""
+        from workflows import registry
+
+        return registry.extensions()
+
+    @cached_property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The shipped tools and those of users' modules, by name."""
+        from activities.tools import load_tools
+
         try:
-            specs = tuple(tool.spec() for tool in load_tools(settings).values())
+            return tuple(tool.spec() for tool in load_tools(self.settings).values())
         except (ExtensionError, ValueError, TypeError) as error:
             raise UsageError(f"modules: {error}") from error
-        return cls(registry.machines(), registry.extensions(), specs, settings)
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -211,25 +233,14 @@ def _script_problems(entry: ScriptedReply, tools: Sequence[str], where: KeyPath)
             yield (*place, "arguments"), f"expected a JSON object as text, got {call.arguments[:80]!r}"
 
 
-def machine_facts(machine: Machine) -> dict[str, Any]:
-    """All that can be said of one machine, as data: for `ratchet machines NAME` and the docs."""
-    return {
-        "machine": machine.name,
-        "version": machine.version,
-        "description": machine.description,
-        "roles": list(machine.roles),
-        "takes_material": machine.takes_material,
-        "options": [asdict(option) for option in options_of(machine.options)],
-        "schema": schema_of(machine.options),
-        "states": [_state_facts(machine, name) for name in machine.by_name],
-        "transitions": [
-            {"from": source, "event": event.__name__, "to": target}
-            for source, row in machine.rows.items()
-            for event, target in row.items()
-        ],
-        "exits": dict(machine.exits),
-        "common_exits": dict(COMMON_EXITS),
-    }
+def pinned(task: AgentTask) -> AgentTask:
+    """The task with the newest version of its machine, unless it names one or we do not know the machine."""
+    from workflows import registry
+
+    with suppress(ValueError):
+        newest = registry.machine(task.machine, task.machine_version).version
+        return task.model_copy(update={"machine_version": newest})
+    return task
 
 
 def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Settings, tuple[str, ...]]:
@@ -239,10 +250,13 @@ def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Se
     A module that is `named` now, or by the environment, stays: its fault is an error for whoever loads it.
     Gives a message for each module that is left out.
     """
-    from activities.providers import load_providers
-    from activities.tools import load_tools
 
     def load(*modules: str) -> None:
+        if not load_extensions(modules):
+            return  # the shipped tools, providers and machines alone fit each other
+        from activities.providers import load_providers
+        from activities.tools import load_tools
+
         trial = settings.model_copy(update={"modules": modules})
         load_tools(trial)
         load_providers(trial)
@@ -400,19 +414,3 @@ def _state_problems(agent: AgentFile, machine: Machine) -> Iterator[Problem]:
             yield ("people", "interrupt_states", index), what
     if agent.people.interrupt_every and machine.step is None:
         yield ("people", "interrupt_every"), f"machine {agent.machine} has no steps"
-
-
-def _state_facts(machine: Machine, name: str) -> dict[str, Any]:
-    one = machine.by_name[name]
-    return {
-        "state": name,
-        "initial": name == state_name(machine.initial),
-        "final": name in machine.final,
-        "begins_step": machine.step is not None and name == state_name(machine.step),
-        "counts": one.counts,
-        "reads": sorted(one.reads),
-        "writes": sorted(one.writes),
-        "asks": sorted(effect.__name__ for effect in one.asks),
-        "tools": None if one.tools is None else sorted(one.tools),
-        "enforced": one.enforce,
-    }

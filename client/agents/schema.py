@@ -11,15 +11,17 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from client.agents.agentfile import AgentFile
 from client.agents.options import DefaultsToo, without_marks
-from workflows import api, people, registry, status
-from workflows.kernel.machine import Machine
+from workflows import api, people, status
+
+if TYPE_CHECKING:
+    from workflows.kernel.machine import Machine
 
 __all__ = ["MESSAGES", "agent_schema", "class_nodes", "described_schema", "field_texts", "message_schema"]
 
@@ -76,6 +78,8 @@ def agent_schema(machines: Iterable[str], tools: Iterable[str]) -> Schema:
 
     It knows the options of these machines, in their newest version; those of others may be anything.
     """
+    from workflows import registry  # which imports the shipped machines
+
     newest = [registry.machine(name) for name in dict.fromkeys(machines)]
     models: list[type[BaseModel]] = [AgentFile, *(machine.options for machine in newest)]
     types, definitions = _schemas(models, "validation")

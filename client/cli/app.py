@@ -82,7 +82,7 @@ COMMANDS = {
     "verify": ("verify", "Prove what machines and agents can do; check the evidence of a run that is over."),
     "test": ("cassette", "Play runs from files, offline; name the first difference."),
     "compare": ("history", "Show two runs side by side by step, and where they differ first."),
-    "agents": ("catalog", "List agents: those of the current folder, and those that come with Ratchet."),
+    "agents": ("agents", "List agents: those of the current folder, and those that come with Ratchet."),
     "tools": ("catalog", "List tools: what they do, their arguments, what a second call would do."),
     "machines": ("catalog", "List machines; with a NAME its options, states and exit reasons."),
     "modules": ("catalog", "List or forget the modules that earlier commands in this directory named."),

@@ -1,4 +1,4 @@
-"""Commands that show what there is: agents, tools, machines, diagram."""
+"""Commands that show what there is: tools, machines, modules, schemas, diagrams."""
 
 from __future__ import annotations
 
@@ -6,26 +6,16 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from client.agents.agentfile import (
-    SCRIPTED,
-    Choice,
-    agents_here,
-    listed_agent,
-    load_agent,
-    shipped_agents,
-)
+from client.agents.files import SHIPPED_SCHEMA
 from client.agents.options import Option, options_in
 from client.agents.yaml import nearest
-from client.cli import render
 from client.cli.options import AgentName, CommonOptions, DirectoryOptions, Json, command
+from client.cli.output import note, print_json, print_lines, print_pairs, print_text
 from client.errors import UsageError
-from client.runs.words import plain
-from workflows.people import Approvals
 
 if TYPE_CHECKING:
     from activities.contracts import ToolSpec
@@ -62,6 +52,11 @@ class MachineOptions:
                 raise
             hint = "for one of your own, name the agent file that loads it: --agent FILE"
             raise UsageError(f"{error}; {hint}") from error
+        if self.agent is None and not self.sets:
+            return machine
+        from client.agents.agentfile import Choice
+        from workflows.people import Approvals
+
         agent, draft = Choice(agent=self.agent, settings=self.sets or ()).finish()
         if self.agent is None or agent.machine != machine.name:
             agent, draft = Choice(machine=machine.name, settings=self.sets or ()).finish()
@@ -80,44 +75,7 @@ class MachineOptions:
 
 
 @command(app)
-async def agents(common: CommonOptions, as_json: Json = False) -> None:
-    """List agents: those of the current folder, and those that come with Ratchet."""
-    rows = [_agent_facts(path, str(path)) for path in agents_here()]
-    rows += [_agent_facts(path, path.stem) for path in shipped_agents()]
-    if as_json:
-        render.print_lines(rows)
-    else:
-        render.out().print(render.pairs((row["agent"], _agent_text(row)) for row in rows))
-
-
-def _agent_facts(path: Path, name: str) -> dict[str, Any]:
-    try:
-        agent = listed_agent(path)
-    except UsageError as error:
-        return {"agent": name, "file": str(path), "error": str(error)}
-    return {
-        "agent": name,
-        "file": str(path),
-        "description": agent.description,
-        "machine": agent.machine,
-        "models": {role: spec.name for role, spec in agent.models.items()},
-        "tools": list(agent.tools),
-    }
-
-
-def _agent_text(row: Mapping[str, Any]) -> str:
-    """What an agent is for, its machine, and whether it needs a model."""
-    if "error" in row:
-        return str(row["error"])
-    models = row["models"].values()
-    needs = (
-        "needs no model: it follows a script" if set(models) == {SCRIPTED} else f"models: {', '.join(models)}"
-    )
-    return f"{row['description']}\nmachine {row['machine']} · {needs}".lstrip("\n")
-
-
-@command(app)
-async def schema(
+def schema(
     common: DirectoryOptions,
     of: Annotated[
         str, typer.Argument(metavar="NAME", help="agent, or a message: task, result, decision, ...")
@@ -128,15 +86,24 @@ async def schema(
 
     That of `agent` knows the machines and tools that there are; with --agent also those of its modules.
     """
-    from client.agents.schema import MESSAGES, agent_schema, message_schema
-
-    if of not in ("agent", *MESSAGES):
-        raise UsageError(f"there is no schema {of}; {nearest(of, ('agent', *MESSAGES))}")
     if of == "agent":
-        catalog = _catalog(common, agent)
-        names = [machine.name for machine in catalog.machines], [tool.name for tool in catalog.tools]
-    found = agent_schema(*names) if of == "agent" else message_schema(of)
-    typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        typer.echo(_agent_schema(_catalog(common, agent)))
+        return
+    from client.agents.schema import MESSAGES, message_schema
+
+    if of not in MESSAGES:
+        raise UsageError(f"there is no schema {of}; {nearest(of, ('agent', *MESSAGES))}")
+    typer.echo(json.dumps(message_schema(of), indent=1, ensure_ascii=False))
+
+
+def _agent_schema(catalog: Catalog) -> str:
+    """Of an agent file; where no module adds anything it is the one that comes with Ratchet."""
+    if not catalog.modules:
+        return SHIPPED_SCHEMA.read_text(encoding="utf-8").rstrip("\n")
+    from client.agents.schema import agent_schema
+
+    found = agent_schema([one.name for one in catalog.machines], [one.name for one in catalog.tools])
+    return json.dumps(found, indent=1, ensure_ascii=False)
 
 
 @command(app)
@@ -150,11 +117,11 @@ async def tools(common: CommonOptions, agent: AgentName = None, as_json: Json = 
     for server in servers:
         texts = [f"{name}: {problem}" for name, problem in server.left_out.items()]
         for text in [*texts, *filter(None, [server.problem])]:
-            render.notes().print(plain(text))
+            note(text)
     if as_json:
-        render.print_lines(found)
+        print_lines(found)
         return
-    render.out().print(render.pairs((f"{tool.name} ({tool.effect})", _tool_text(tool)) for tool in found))
+    print_pairs((f"{tool.name} ({tool.effect})", _tool_text(tool)) for tool in found)
 
 
 def _tool_text(tool: ToolSpec) -> str:
@@ -165,7 +132,7 @@ def _tool_text(tool: ToolSpec) -> str:
 
 
 @command(app)
-async def modules(
+def modules(
     common: CommonOptions,
     forget: Annotated[
         list[str] | None, typer.Option("--forget", metavar="NAME", help="A module or server; repeatable.")
@@ -191,13 +158,11 @@ async def modules(
         {"server": url} for url in dict.fromkeys((*known.base_urls, *filter(None, [known.openai_base_url])))
     ]
     if as_json:
-        render.print_lines(rows)
+        print_lines(rows)
     elif rows:
-        render.out().print(
-            render.pairs((row.get("module") or row["server"], _module_text(row)) for row in rows)
-        )
+        print_pairs((row.get("module") or row["server"], _module_text(row)) for row in rows)
     else:
-        render.note("no command in this directory has named a module or a model server")
+        note("no command in this directory has named a module or a model server")
 
 
 def _module_text(row: Mapping[str, Any]) -> str:
@@ -208,14 +173,14 @@ def _module_text(row: Mapping[str, Any]) -> str:
 
 
 @command(app)
-async def machines(
+def machines(
     common: CommonOptions,
     which: MachineOptions,
     machine: Annotated[str | None, typer.Argument(help="Name of one, to read all about it.")] = None,
     as_json: Json = False,
 ) -> None:
     """List machines; with a NAME its options, states and exit reasons."""
-    from client.agents.catalog import machine_facts
+    from client.agents.facts import machine_facts
 
     catalog = _catalog(common, which.agent)
     if machine is None:
@@ -224,23 +189,25 @@ async def machines(
             for one in catalog.machines
         ]
         if as_json:
-            render.print_lines(rows)
+            print_lines(rows)
             return
-        render.out().print(
-            render.pairs((f"{row['machine']} {row['version']}", row["description"]) for row in rows)
-        )
-        render.out().print("\n`ratchet machines NAME` shows one: options, states, exit reasons.")
+        print_pairs((f"{row['machine']} {row['version']}", row["description"]) for row in rows)
+        print_text()
+        print_text("`ratchet machines NAME` shows one: options, states, exit reasons.")
         return
     facts = machine_facts(which.find(catalog, machine))
     if as_json:
-        render.print_json(facts)
+        print_json(facts)
         return
-    render.out().print(f"{facts['machine']} {facts['version']}\n{facts['description']}")
+    print_text(f"{facts['machine']} {facts['version']}\n{facts['description']}")
     for title, section in _sections(facts).items():
-        render.out().print(f"\n{title}".rstrip("\n"))
-        render.out().print(render.pairs((f"  {name}", text) for name, text in section))
+        print_text()
+        if title:
+            print_text(title)
+        print_pairs((f"  {name}", text) for name, text in section)
     draw = shlex.join(["ratchet", "diagram", machine, *which.words()])
-    render.out().print(f"\nDraw it: {draw} (Mermaid), {draw} --form table")
+    print_text()
+    print_text(f"Draw it: {draw} (Mermaid), {draw} --form table")
 
 
 def _sections(facts: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
@@ -302,5 +269,9 @@ def _catalog(common: DirectoryOptions, agent: str | None) -> Catalog:
     from client.agents.catalog import Catalog
     from client.server.workerconfig import Allowed
 
-    modules = load_agent(agent).modules if agent else ()
-    return Catalog.load(common.worker_settings(Allowed(modules=modules)))
+    allowed = Allowed()
+    if agent:
+        from client.agents.agentfile import load_agent
+
+        allowed = Allowed(modules=load_agent(agent).modules)
+    return Catalog.load(common.worker_settings(allowed))

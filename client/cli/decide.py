@@ -21,7 +21,8 @@ from client.cli import render, render_requests
 from client.cli.app import COMMANDS
 from client.cli.inbox import open_requests
 from client.cli.interactive import confirm, person_here
-from client.cli.options import By, CommonOptions, Json, RunName, command, read_text
+from client.cli.options import By, CommonOptions, Json, RunName, command
+from client.cli.standard_input import read_text
 from client.cli.typed import Draft, arguments_from, check_counter, number_hint
 from client.errors import NotConfirmed, NoWorker, RatchetError, Refused, UsageError
 from client.history.checkpoints import source_of

@@ -10,14 +10,13 @@ import typer
 
 from activities.endpoints import provider_of
 from client.agents.agentfile import AgentFile, Choice
-from client.agents.catalog import Catalog, check_key
+from client.agents.catalog import Catalog, check_key, pinned
 from client.agents.yaml import dotted
-from client.cli import render
 from client.cli.mcptools import ServerFacts, mcp_servers
 from client.cli.options import AgentName, CommonOptions, Json, command
+from client.cli.output import print_lines, print_pairs
 from client.errors import RatchetError
 from client.runs.requests import bound_lines
-from client.sdk.agent import pinned
 from client.server import ownership
 from client.server.embedded import data_directory
 from client.server.workerconfig import Allowed
@@ -74,11 +73,9 @@ async def doctor(
     checks.append(_store(settings))
     checks += [check async for check in _models(settings, models, needed=agent is not None)]
     if as_json:
-        render.print_lines(map(asdict, checks))
+        print_lines(map(asdict, checks))
     else:
-        render.out().print(
-            render.pairs((f"{'ok' if check.ok else 'BAD':4} {check.name}", check.text) for check in checks)
-        )
+        print_pairs((f"{'ok' if check.ok else 'BAD':4} {check.name}", check.text) for check in checks)
     return 0 if all(check.ok for check in checks) else 1
 
 

@@ -11,17 +11,18 @@ from urllib.parse import quote
 import typer
 
 from client.agents.agentfile import Draft, find_agent, load_agent
-from client.agents.catalog import check_key, check_servers
+from client.agents.catalog import check_key, check_servers, pinned
 from client.agents.yaml import YamlFile
 from client.cli import render, render_requests
+from client.cli.following import start
 from client.cli.interactive import confirm
-from client.cli.options import AgentName, CommonOptions, Json, RunName, command, read_text
-from client.cli.run import Starting, check_worker, own_worker, remember_for_workers, start
+from client.cli.options import AgentName, CommonOptions, Json, RunName, Starting, command
+from client.cli.standard_input import read_text
+from client.cli.worker import check_worker, own_worker, remember_for_workers, task_queue
 from client.errors import UsageError
 from client.history.checkpoints import source_of
 from client.history.fork import ForkChanges, forked_task
 from client.runs.words import counted, plain
-from client.sdk.agent import pinned
 from client.server.workerconfig import Allowed
 from workflows.api import AgentSpec
 
@@ -226,7 +227,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         _print_effects(effects, step)
         if (effects.calls or effects.unknown) and not yes:
             await confirm(f"Fork {source.run} from step {step}?")
-        queue = starting.task_queue(client, own=own)
+        queue = task_queue(client, starting, own=own)
         if own:
             check_key(task.models.values())
             await check_servers(task.models)

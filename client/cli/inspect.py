@@ -155,7 +155,7 @@ async def log(
 @command(app)
 async def watch(common: CommonOptions, run: RunName, verbose: Verbose = False, as_json: Json = False) -> int:
     """Follow a run as it happens, to its result."""
-    from client.cli.run import follow
+    from client.cli.following import follow
 
     try:
         async with common.client() as client:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from activities.settings import Settings
-from client.agents.agentfile import agents_here, find_agent, load_agent
+from client.agents.agentfile import find_agent, load_agent
 from client.agents.catalog import module_facts
+from client.agents.files import agents_here
 from client.errors import UsageError
 
 __all__ = ["loaded_lines"]

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from client.agents.agentfile import EXAMPLES
+from client.agents.files import EXAMPLES
 from client.cli.options import command
 from client.errors import UsageError
 

@@ -1,24 +1,21 @@
-"""What all commands share: options as dataclasses, and running a coroutine as a command.
+"""What all commands share: options as dataclasses, and running a function as a command.
 
     app = typer.Typer(rich_markup_mode=None)
 
     @command(app)
     async def show(common: CommonOptions, run: RunId, as_json: Json = False) -> int | None: ...
 
-A parameter whose type is a dataclass means one option for each of its fields. What the coroutine returns is
-the exit code; None is 0.
+A parameter whose type is a dataclass means one option for each of its fields. What the function returns is
+the exit code; None is 0. One that waits for nothing need not be `async`: asyncio takes a while to import.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 import signal
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
@@ -40,15 +37,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTED", "AgentName", "AgentNames", "AgentOptions", "BaseUrl", "By", "CommonOptions",
-    "DirectoryOptions", "Json", "MaybeRun", "RunName", "Verbose", "command", "moment", "read_text",
+    "DirectoryOptions", "Json", "MaybeRun", "RunName", "Starting", "Verbose", "command", "moment",
 ]  # fmt: skip
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
-STDIN_BYTES = 2_000_000
 AGES = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
-Work = TypeVar("Work", bound=Callable[..., Coroutine[Any, Any, int | None]])
+ExitCode = int | None
+Work = TypeVar("Work", bound=Callable[..., Coroutine[Any, Any, ExitCode] | ExitCode])
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; of a list one line for each.")]
 Verbose = Annotated[
@@ -83,7 +80,7 @@ class DirectoryOptions:
         Modules that earlier commands named and that are broken now are left out, with a message.
         """
         from client.agents.catalog import without_broken_modules
-        from client.cli.render import notes
+        from client.cli.output import note
         from client.server.workerconfig import load_settings, settings_from_environment
 
         own = settings_from_environment(self.data_dir).modules
@@ -91,7 +88,7 @@ class DirectoryOptions:
             load_settings(self.data_dir, allowed), (*own, *allowed.modules)
         )
         for message in messages:
-            notes().print(message)
+            note(message)
         return settings
 
 
@@ -225,8 +222,29 @@ class AgentOptions:
         return Choice(self.agent, self.model, self.base_url, self.machine, self.tool or (), self.sets or ())
 
 
+@dataclass(frozen=True)
+class Starting:
+    """How a run is started and followed; shared by `run` and `fork`."""
+
+    run_id: Annotated[str | None, typer.Option("--id", help="Id of the new run; made up if left out.")] = None
+    detach: Annotated[bool, typer.Option("--detach", help="Start it and do not wait for it.")] = False
+    worker: Annotated[
+        bool, typer.Option("--worker", help="Run a worker here although the server is elsewhere.")
+    ] = False
+    verbose: Verbose = False
+    as_json: Json = False
+
+    def check(self) -> None:
+        """Raise a UsageError for options that exclude each other."""
+        if self.detach and self.worker:
+            raise UsageError(
+                "--worker runs a worker here until the run is over, --detach does not wait for the run: "
+                "leave one out. Nothing was started; `ratchet dev` is a worker that stays"
+            )
+
+
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
-    """Register a coroutine as a command under its own name, or `name`."""
+    """Register a function as a command under its own name, or `name`."""
 
     def register(work: Work) -> Work:
         signature = inspect.signature(work, eval_str=True)
@@ -240,8 +258,9 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]
             if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by client/start.py
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
-                code = asyncio.run(_stoppable(work(**options)))
-            except (KeyboardInterrupt, asyncio.CancelledError):
+                ended = work(**options)
+                code = _run(ended) if isinstance(ended, Coroutine) else ended
+            except KeyboardInterrupt:
                 raise typer.Exit(INTERRUPTED) from None
             raise typer.Exit(code or 0)
 
@@ -267,38 +286,23 @@ def _options(kind: Any) -> Iterable[inspect.Parameter]:
         )
 
 
-async def _stoppable(work: Coroutine[Any, Any, int | None]) -> int | None:
-    """Let SIGTERM and SIGHUP end the command in order, as Ctrl-C does."""
-    this, loop = asyncio.current_task(), asyncio.get_running_loop()
-    if threading.current_thread() is not threading.main_thread():
-        return await work  # a program's thread, where signals do not come
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
-            loop.add_signal_handler(number, lambda: this.cancel() if this else None)
-    return await work
+def _run(work: Coroutine[Any, Any, ExitCode]) -> ExitCode:
+    """Run it to its end. SIGTERM and SIGHUP end the command in order, as Ctrl-C does."""
+    import asyncio
 
+    async def stoppable() -> ExitCode:
+        this, loop = asyncio.current_task(), asyncio.get_running_loop()
+        if threading.current_thread() is not threading.main_thread():
+            return await work  # a program's thread, where signals do not come
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+                loop.add_signal_handler(number, lambda: this.cancel() if this else None)
+        return await work
 
-async def read_text(given: str | None, what: str) -> str:
-    """A text from the command line, or from standard input when it is `-`.
-
-    Args:
-        given: the argument; None: it was left out.
-        what: how messages name it, such as `goal`.
-
-    Raises:
-        UsageError: there is none, or standard input is not UTF-8.
-    """
-    if given is None:
-        raise UsageError(f"the {what} is missing; write it in quotes, or - to read it from standard input")
-    if given != "-":
-        return given
     try:
-        return (await _standard_input(what)).decode().strip()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the {what} on standard input is not UTF-8 text: {error}") from error
-    except OSError as error:
-        message = f"the {what} cannot be read from standard input: {error.strerror or error}"
-        raise UsageError(message) from error
+        return asyncio.run(stoppable())
+    except asyncio.CancelledError:
+        return INTERRUPTED
 
 
 def moment(text: str, now: datetime) -> datetime:
@@ -311,20 +315,3 @@ def moment(text: str, now: datetime) -> datetime:
     raise UsageError(
         f"--since {text}: expected a time ago such as 90min, 12h, 7d or 2w, or a date such as 2026-11-22"
     )
-
-
-async def _standard_input(what: str) -> bytes:
-    """All of standard input. A thread of its own reads it, so that Ctrl-C need not wait for it."""
-    if sys.stdin is None:
-        raise UsageError(f"the {what} cannot be read from standard input: it is closed")
-    content: Future[bytes] = Future()
-
-    def read() -> None:
-        content.set_running_or_notify_cancel()
-        try:
-            content.set_result(sys.stdin.buffer.read(STDIN_BYTES))
-        except (OSError, ValueError) as error:
-            content.set_exception(error)
-
-    threading.Thread(target=read, name="stdin", daemon=True).start()
-    return await asyncio.wrap_future(content)

@@ -16,7 +16,10 @@ from typing import Any, TextIO
 from activities.contracts.characters import visible
 from client.runs.words import plain
 
-__all__ = ["columns", "note", "print_json", "print_lines", "print_table", "styled", "wide", "wrapped"]
+__all__ = [
+    "columns", "note", "print_json", "print_lines", "print_pairs", "print_table", "print_text", "styled",
+    "wide", "wrapped",
+]  # fmt: skip
 
 PIPE_COLUMNS = 10_000
 """Columns of a pipe or a file."""
@@ -45,6 +48,12 @@ def note(text: str) -> None:
     """Print a line on standard error, without what could steer the terminal; no word is broken."""
     sys.stderr.write(wrapped(text, columns(sys.stderr)) + "\n")
     sys.stderr.flush()
+
+
+def print_text(text: str = "") -> None:
+    """Print lines on standard output as `note` does on standard error."""
+    sys.stdout.write(wrapped(text, columns(sys.stdout)) + "\n")
+    sys.stdout.flush()
 
 
 def escaped(text: str) -> str:
@@ -84,6 +93,17 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: 
             for number, (text, style, width) in enumerate(cells)
         )
         sys.stdout.write(line.rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def print_pairs(rows: Iterable[tuple[str, str]]) -> None:
+    """Print names with texts beside them, which may have several lines."""
+    shown = [(plain(name), text) for name, text in rows]
+    width = max((wide(name) for name, _ in shown), default=0)
+    for name, text in shown:
+        beside = wrapped(text, columns(sys.stdout), width + 2)[width + 2 :]
+        row = f"{_filled(name, 'bold', width, right=False)}  {beside}"
+        sys.stdout.write(re.sub(r" +$", "", row, flags=re.MULTILINE) + "\n")
     sys.stdout.flush()
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from client.agents.agentfile import SCRIPTED, AgentFile, Choice, agents_here, listed_agent, shipped_agents
+from client.agents.agentfile import AgentFile, Choice, listed_agent
 from client.agents.catalog import check_key
+from client.agents.files import SCRIPTED, agents_here, shipped_agents
 from client.console.page import Console, Handler, form_of
 from client.console.radius import Question
 from client.errors import UsageError

@@ -38,7 +38,6 @@ from client.errors import (
     run_failed,
 )
 from client.history.recorded import Beginning, beginning_of, by_number, executions_of, recorded_log
-from client.history.replayer import plugin_of, replayed
 from client.runs.archived import ArchivedRuns
 from client.runs.attributes import line_of, newest_runs
 from client.runs.follow import Follower, Heartbeat, bug_in, heartbeat_in, newest_state
@@ -398,6 +397,9 @@ class ConnectedReader(RunReader):
             sent = await recorded_log(self.temporal, executions)
         if executions[-1].ended and sent and [*sent] == [*range(len(sent))]:
             return tuple(sent.values())
+        # it brings the engine and all machines, and few runs need it
+        from client.history.replayer import plugin_of, replayed
+
         register_modules(modules)
         logs = [await replayed(plugin_of(self.temporal), execution.history) for execution in executions]
         if executions[0].beginning.continues or any(log.failure for log in logs):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
+from client.agents.catalog import pinned, without_broken_modules
 from client.errors import DuplicateRun, ServerBusy, UsageError, clear_errors
 from client.runs.attributes import start_attributes, start_memo
 from client.sdk.people import RunCommander
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from client.runs.steps import CheckpointLine
     from client.server.embedded import Ports
 
-__all__ = ["AgentClient", "pinned"]
+__all__ = ["AgentClient"]
 ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 """Of the random part of an id; without those that look alike."""
 START_MARK = "start"
@@ -266,23 +267,11 @@ class AgentClient(RunCommander):
 def _remembered(allowed: Allowed) -> Settings:
     """The settings of the environment, with what commands of the directory have named: without a module that
     cannot be loaded any more, or that has what a newer one has."""
-    from client.agents.catalog import without_broken_modules
-
     named = (*settings_from_environment().modules, *allowed.modules)
     settings, messages = without_broken_modules(load_settings(allowed=allowed), named)
     for message in messages:
         logging.getLogger("ratchet").warning(message)
     return settings
-
-
-def pinned(task: AgentTask) -> AgentTask:
-    """The task with the newest version of its machine, unless it names one or we do not know the machine."""
-    from workflows import registry
-
-    with suppress(ValueError):
-        newest = registry.machine(task.machine, task.machine_version).version
-        return task.model_copy(update={"machine_version": newest})
-    return task
 
 
 def check_task(task: AgentTask, run: str) -> None:

@@ -13,17 +13,20 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from activities.configuration import read_configuration
-from activities.contracts import ModelSpec
 from activities.settings import Settings
 from activities.text import problem_of
 from client.errors import UsageError
 from client.server.environment import OTHER_VARIABLES, state_folder, write_private
+
+if TYPE_CHECKING:
+    from activities.contracts import ModelSpec
 
 __all__ = [
     "Allowed", "forget", "load_settings", "memory_file", "recalled", "register_modules", "remember",
@@ -123,20 +126,24 @@ def memory_file(data_dir: Path) -> Path:
     return state_folder() / f"{digest[:32]}.json"
 
 
-def register_modules(modules: Iterable[str]) -> None:
-    """Load users' modules, and make their machines, rules, policies and hooks known in this process.
+def register_modules(modules: Iterable[str]) -> tuple[ModuleType, ...]:
+    """Load users' modules and those of installed packages, and make their machines, rules, policies and hooks
+    known in this process. Returns the modules.
 
     Raises:
         UsageError: one cannot be loaded; the message names file and line.
     """
     from activities.extensions import ExtensionError, load_extensions
-    from workflows import registry
 
     try:
-        for module in load_extensions(modules):
-            registry.add_module(module)
+        if found := load_extensions(modules):
+            from workflows import registry  # which imports the shipped machines
+
+            for module in found:
+                registry.add_module(module)
     except (ExtensionError, ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
+    return found
 
 
 def settings_from_environment(data_dir: Path | None = None) -> Settings:

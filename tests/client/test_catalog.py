@@ -10,8 +10,10 @@ import pytest
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
-from client.agents.agentfile import AgentFile, Choice, Draft, shipped_agents
-from client.agents.catalog import Catalog, check_key, check_servers, machine_facts, without_broken_modules
+from client.agents.agentfile import AgentFile, Choice, Draft
+from client.agents.catalog import Catalog, check_key, check_servers, without_broken_modules
+from client.agents.facts import machine_facts
+from client.agents.files import shipped_agents
 from client.errors import UsageError
 from client.server.workerconfig import Allowed
 from tests.conftest import Environ
