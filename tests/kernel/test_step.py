@@ -652,6 +652,54 @@ def test_rollback_keeps_messages_that_nobody_heard() -> None:
     assert again.snapshot.inbox == back.snapshot.inbox
 
 
+def entering(**more: Any) -> tuple[Program, Suspension]:
+    """A run that has begun; each entry of its state writes a number, and its invariant wants no text."""
+
+    def visit(c: Memory, run: Run) -> Visit:
+        reply = yield asks()
+        return {}, (Other() if reply.text == "again" else Did())
+
+    rights = {
+        "entry": lambda c, left: {"items": (*c.items, len(c.items))},
+        "holds": lambda c, left: f"entered from {left}" if c.text else "",
+    }
+    run = machine(visit, table={S.WORK: {Did: S.DONE, Other: S.WORK}}, rights=rights, **more)
+    return run, start(run, now=1)
+
+
+def test_rollback_restores_the_context_as_its_state_was_entered_with() -> None:
+    """Its entry had its turn and its invariant held then: neither is asked again."""
+    run, step = entering()
+    log = [*step.records]
+    for _ in range(2):
+        step = advance(step, ModelReplied(text="again"), now=2)
+        log += step.records
+    assert step.snapshot.context == Memory(items=(0, 1))
+    back = rolled_back(step, log, 2, now=3, by="ann")
+    assert back.snapshot.context == Memory(items=(0,))
+    fork = forked(run, log, 2, now=3, by="ann")
+    assert fork.snapshot.context == Memory(items=(0,))
+    assert advance(fork, ModelReplied(text="again"), now=4).snapshot.context == Memory(items=(0, 1))
+
+
+def test_state_behind_an_end_is_entered_as_ever() -> None:
+    run, step = entering(on_reopen=lambda c: (S.WORK, {}))
+    ended = advance(step, ModelReplied(text="done"), now=2)
+    fork = forked(run, [*step.records, *ended.records], 2, now=3, by="ann")
+    assert fork.snapshot.context == Memory(items=(0,))
+    run, step = entering(on_reopen=lambda c: (S.WORK, {"text": "kept"}))
+    ended = advance(step, ModelReplied(text="done"), now=2)
+    with pytest.raises(InvariantViolated, match="entered from done"):
+        forked(run, [*step.records, *ended.records], 2, now=3, by="ann")
+
+
+def test_what_a_rollback_writes_is_held_to_the_invariant() -> None:
+    _, step = entering(on_rollback=lambda then, before: {"text": "back"})
+    log = [*step.records, *advance(step, ModelReplied(text="again"), now=2).records]
+    with pytest.raises(InvariantViolated, match="entered from work"):
+        rolled_back(step, log, 2, now=3, by="ann")
+
+
 def test_close_lets_the_visit_return_a_last_patch() -> None:
     def visit(c: Memory, run: Run) -> Visit:
         try:

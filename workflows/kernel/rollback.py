@@ -131,7 +131,7 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
     )  # fmt: skip
     transition = Transition(suspension.program, back, suspension.ledger, now)
     return transition.go_back(
-        ROLLED_BACK, then, point.seq, live, by=by, reason=reason, about=about or {},
+        ROLLED_BACK, then, _led_there(records, point), live, by=by, reason=reason, about=about or {},
         migrated=_is_older(suspension.program, records, point),
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ def forked(  # noqa: PLR0913  # who, when and why beside where
     back = replace(then, seq=point.seq + 1, began=now)
     transition = Transition(program, back, ledger or Ledger(), now)
     return transition.go_back(
-        FORKED, then, point.seq, then, by=by, reason=reason, about=about or {},
+        FORKED, then, _led_there(records, point), then, by=by, reason=reason, about=about or {},
         migrated=_is_older(program, records, point),
     )  # fmt: skip
 
@@ -198,6 +198,11 @@ def _version(kept: Sequence[Record]) -> str:
 def _is_older(program: Program, records: Sequence[Record], point: Checkpoint) -> bool:
     kept = lineage(record for record in records if record.seq <= point.seq)
     return _version(kept) != program.machine.version
+
+
+def _led_there(records: Sequence[Record], point: Checkpoint) -> Record:
+    """The record after which a step begins."""
+    return next(record for record in records if record.seq == point.seq)
 
 
 def _checkpoint(records: Sequence[Record], step: int) -> Checkpoint:

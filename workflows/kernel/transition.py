@@ -578,10 +578,11 @@ class Transition:
                 LimitExceeded, f"{target} was entered {limit} times; `{counter}` allows no more"
             )
 
-    def check_invariant(self, context: Context, target: str) -> None:
-        """A state is entered with a context that its invariant allows."""
+    def check_invariant(self, context: Context, target: str, left: str | None = None) -> None:
+        """A state is entered with a context that its invariant allows; `left`: from a state other than the
+        present one."""
         holds = self.machine.by_name[target].holds
-        if holds and (wrong := self.call(holds, context, self.snapshot.state)):
+        if holds and (wrong := self.call(holds, context, self.snapshot.state if left is None else left)):
             raise self.broken(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
 
     def entered_context(self, context: Context, target: str) -> Context:
@@ -622,7 +623,7 @@ class Transition:
         self,
         event: str,
         then: Snapshot,
-        back_to: int | None,
+        point: Record | None,
         left: Snapshot,
         *,
         by: str,
@@ -631,14 +632,21 @@ class Transition:
         migrated: bool = False,
     ) -> Suspension:
         """Enter the state of an earlier snapshot again, or continue after its end: a rollback, a fork, a
-        migration. Nobody is asked before it. `migrated`: the snapshot comes from a log of another version of
-        the machine."""
+        migration. Nobody is asked before it. `point` is the record that led there; none of a migration.
+        `migrated`: the snapshot comes from a log of another version of the machine.
+
+        The snapshot's context is that with which its state was entered, so `entry` has had its turn and the
+        invariant held. What `on_rollback` writes is held to the invariant; the state after an end, which was
+        not entered before, is entered as ever.
+        """
         machine, context, target = self.machine, then.context, then.state
         begins = self.begins_step(target)
         counts = dict(then.counts)
         if target in machine.final:  # the end of a run, which goes on
             assert machine.on_reopen is not None, "else it is no checkpoint"
             target, context = self.reopened("on_reopen", context, *self.call(machine.on_reopen, context))
+            context = self.entered_context(context, target)
+            self.check_invariant(context, target)
             begins = False
         elif counter := machine.by_name[target].counts:
             # it is counted again; of a state that an older version named otherwise, no entry is known
@@ -648,6 +656,7 @@ class Transition:
             if holds_text(differences(context, taken_over)):
                 self.label(left.labels)
             context = taken_over
+            self.check_invariant(context, target, point.state if point and target == then.state else None)
         if event == FORKED:
             self.label(self.program.input_labels)
         if notes := self.snapshot.notes[len(then.notes) :]:
@@ -658,7 +667,7 @@ class Transition:
             seq=s.seq, branch=s.branch, machine=machine.name, state=left.state, event=event, to=target,
             step=s.step, visit=s.visit, counters=self.ledger.spent,
             patch=whole(context) if migrated else differences(then.context, context),
-            notes=notes, started=self.now, at=self.now, back_to=back_to, by=by,
+            notes=notes, started=self.now, at=self.now, back_to=point.seq if point else None, by=by,
             brought=s.labels[len(then.labels) :],
             begins=self.begins_step(target), of_step=self.record_step(), reason=reason,
             about={**about, VERSION: machine.version} if migrated else about,
