@@ -24,12 +24,14 @@ def pause_after(failures: int) -> timedelta:
 
 @asynccontextmanager
 async def heartbeats(
-    details: Callable[[], tuple[object, ...]] = tuple, every_seconds: float = 1.0
+    details: Callable[[], tuple[object, ...]] = tuple,
+    every_seconds: float = 1.0,
+    first_seconds: float | None = None,
 ) -> AsyncIterator[None]:
     """Heartbeat in the background as long as the block runs; only for asynchronous activities.
 
-    The first heartbeat comes after `every_seconds`: each one costs the server a write, and most calls
-    end earlier. Where the activity's heartbeat timeout is short, the pause is a quarter of it.
+    The first heartbeat comes after `every_seconds`, or `first_seconds`: each one costs the server a write,
+    and most calls end earlier. Where the activity's heartbeat timeout is short, the pause is a quarter of it.
     `details` gives what people see of the work so far; the data converter must be able to write it.
     """
     timeout = activity.info().heartbeat_timeout
@@ -42,7 +44,7 @@ async def heartbeats(
         timer = later(pause, beat)
         activity.heartbeat(*details())
 
-    timer = later(pause, beat)
+    timer = later(pause if first_seconds is None else min(first_seconds, pause), beat)
     try:
         yield
     finally:

@@ -66,6 +66,8 @@ NAME_CHARS = 300
 ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
 PAUSE_SECONDS = 60
 """After a provider has failed at a question after a tool call, none is asked there for this long."""
+BEHIND_SECONDS = 0.3
+"""Until a tool's call says that the model is asked in it."""
 AWAY_SECONDS = (15, 900)
 """After a question gave its slot back, at first and at most: ten times take about an hour."""
 
@@ -138,7 +140,7 @@ class ModelActivities:
         before = _Before(*map(int, info.heartbeat_details[1:4]))
         requests = RequestCount(_most_requests(request), before.requests)
         try:
-            reply = await self._asked(request, began, requests, before)
+            reply = await self._asked(request, began, requests, before.kept)
         except asyncio.CancelledError:
             details = activity.cancellation_details()
             if requests.sent < 2 or details is None or not details.cancel_requested:
@@ -178,7 +180,8 @@ class ModelActivities:
         if request.setup in self._paused_until:
             return None
         requests.most = _most_requests(request)
-        reply = await self._asked(request, began, requests, _Before(), waits=False)
+        kept = (0, time.time())  # no attempt of the tool's has failed; since when the model is asked
+        reply = await self._asked(request, began, requests, kept, waits=False)
         if not isinstance(reply, ProviderError):
             return reply
         if reply.error != "recoverable" and reply.type != OUT_OF_REQUESTS:
@@ -191,15 +194,16 @@ class ModelActivities:
         request: ModelInput,
         began: float,
         requests: RequestCount,
-        before: _Before,
+        kept: tuple[float, ...],
         *,
         waits: bool = True,
     ) -> ModelReplied | ProviderError:
-        """The reply, in an activity that began then; `waits`: for rate limits. A failure is returned: what a
-        provider's library raised may hold the key, so it must be nobody's cause."""
+        """The reply, in an activity that began then; `kept` is what its heartbeats carry after their text,
+        `waits`: for rate limits, as no tool's call does. A failure is returned: what a provider's library
+        raised may hold the key, so it must be nobody's cause."""
         started = time.monotonic()
         try:
-            described = await self._described(request.describe, before)
+            described = await self._described(request.describe, kept)
         except TransientError as error:
             return ProviderError("transient", "mcp_server_away", str(error))
         setup, base = self._setup(request, described), self._base(request)
@@ -225,7 +229,8 @@ class ModelActivities:
             requests=requests,
         )
         try:
-            async with heartbeats(lambda: (_end(tail), *before.kept), self.heartbeat_seconds):
+            first = None if waits else BEHIND_SECONDS
+            async with heartbeats(lambda: (_end(tail), *kept), self.heartbeat_seconds, first):
                 complete = self._complete(call, began, show if waits else None)
                 reply = _with_estimate(_storable(await complete, call), call)
         except ProviderError as error:
@@ -244,12 +249,12 @@ class ModelActivities:
         }
         return reply.model_copy(update={**facts, "requested": f"{call.model.provider}/{call.model.name}"})
 
-    async def _described(self, names: Sequence[str], before: _Before) -> tuple[ToolSpec, ...]:
+    async def _described(self, names: Sequence[str], kept: tuple[float, ...]) -> tuple[ToolSpec, ...]:
         """The specs of these tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, and TransientError
         while an MCP server is away."""
         if not names:
             return ()
-        async with heartbeats(lambda: ("(waiting for MCP servers)", *before.kept), self.heartbeat_seconds):
+        async with heartbeats(lambda: ("(waiting for MCP servers)", *kept), self.heartbeat_seconds):
             return await self._describe(names)
 
     def _setup(self, request: ModelInput, described: tuple[ToolSpec, ...]) -> Setup:

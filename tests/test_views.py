@@ -92,6 +92,25 @@ def terminal(records: Sequence[Record], result: RunResult) -> dict[int, str]:
     return {int(number): text for number, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
+async def test_reply_that_is_read_as_data_is_shown_as_its_machine_reads_it() -> None:
+    """Also where the visit goes on after the reply: here it maps what exists."""
+    mapped = {"action": "decision", "strategy": "exploit", "notes": "That is all.",
+              "map_slots": [{"slot_name": "table", "source_path": "at_a"}]}  # fmt: skip
+    ends = {"action": "complete", "strategy": "exit", "completion_summary": "It is there."}
+    agent = AgentSpec(
+        machine="contract",
+        options={"slots": [{"name": "table", "description": "all of it"}]},
+        tools=("look",),
+    )
+    tool = Tool(name="look", params=Place, run=lambda place: f"saw {place.x}", effect="read")
+    model = ScriptedModel([json.dumps(one) for one in (contract("a"), mapped, ends)])
+    done = await Local(agent, model=model, tools=[tool], check_purity=False).run("look at a")
+    blocks = terminal(done.records, done.result)
+    assert (blocks[1].count("I try a."), blocks[2].count("That is all.")) == (1, 1)
+    assert '"action"' not in "".join(blocks.values())
+    assert "kept as at_a" in blocks[1]
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_every_view_tells_the_same_steps_thoughts_and_calls(name: str) -> None:
     done = await run(name)

@@ -266,7 +266,8 @@ def details(status: RunStatus, goal: str, records: Sequence[Record], open_reques
     """
     spent = ", ".join(f"{name} {amount:g}" for name, amount in sorted(status.counters.items()))
     shown, more = open_requests[:UI_REQUESTS], len(open_requests) - UI_REQUESTS
-    doing = f"Doing: {_code(status.doing)}" if status.doing else f"Ended: **{status.exit_reason}**"
+    word = "Next" if status.doing_since is None else "Doing"
+    doing = f"{word}: {_code(status.doing)}" if status.doing else f"Ended: **{status.exit_reason}**"
     machine = f"{status.machine} {status.machine_version}"
     newest = [record for record in reversed(records[-10:]) if not _opens(record, shown)]
     lines = [

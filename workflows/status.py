@@ -17,8 +17,8 @@ from workflows.kernel.errors import error_named
 from workflows.temporal_names import Kind
 
 __all__ = [
-    "MAX_PLAIN", "Amount", "AtDeadline", "Bound", "Decided", "DoneCall", "Origin", "RequestOutcome",
-    "RunResult", "RunStatus", "RunSummary", "bound_text",
+    "ASKING", "MAX_PLAIN", "Amount", "AtDeadline", "Bound", "Decided", "DoneCall", "Origin",
+    "RequestOutcome", "RunResult", "RunStatus", "RunSummary", "bound_text",
 ]  # fmt: skip
 
 M = TypeVar("M", bound=BaseModel)
@@ -30,6 +30,8 @@ RequestOutcome = Literal[
     "aborted", "expired", "withdrawn",
 ]  # fmt: skip
 """expired: nobody decided in time. withdrawn: a rollback, an abort or the end of the run came first."""
+ASKING = "asking the model"
+"""What a run does while a model answers."""
 MAX_PLAIN = 10**15
 """The largest sum that a bound may name: a float has all its digits."""
 
@@ -205,7 +207,9 @@ class RunStatus(RunSummary):
     visit: int = 0
     """Number of the visit under way."""
     doing: str = ""
-    """Title of the effect that is being performed or waited for."""
+    """What is under way, in words; where nothing is, the title of what comes next."""
+    doing_since: float | None = None
+    """When it began, in seconds since 1970; null: nothing is under way."""
     failing: str | None = None
     """What failed last of it and is tried again, in one line. The run itself knows of calls that no worker
     could begin; the client adds what Temporal tries again."""

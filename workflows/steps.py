@@ -23,7 +23,7 @@ class StepLine(Frozen):
     states: tuple[str, ...]
     """Those that it left."""
     summary: str
-    """What was said in it first; cut."""
+    """What was said in it first, and the calls as they were made; cut."""
     counters: dict[str, float] = {}
     """What the run had spent by its end."""
     started: float = 0
@@ -34,7 +34,7 @@ class StepLine(Frozen):
 
 def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
     """The log by steps that hold, one line each; the summary is the first thing that was said in the step,
-    and why a state was entered again."""
+    its calls, and why a state was entered again."""
     return tuple(step_line(one.number, one.records, one.started) for one in by_step(records) if one.number)
 
 
@@ -47,16 +47,20 @@ def step_line(step: int, group: Sequence[Record], started: float) -> StepLine:
         step=step,
         branch=group[-1].branch,
         states=tuple(record.state for record in moves),
-        summary=_summary(moves),
+        summary=_summary(group, moves),
         counters=group[-1].counters,
         started=started,
         finished=group[-1].at,
     )
 
 
-def _summary(moves: Sequence[Record]) -> str:
-    """What was said first does not hide why a state was entered again, often an error of the reply."""
-    said = next((record.summary for record in moves if record.summary), "")
+def _summary(group: Sequence[Record], moves: Sequence[Record]) -> str:
+    """What was said first does not hide why a state was entered again, often an error of the reply. Calls
+    that have not ended stand there as they were asked for."""
+    made = {one.id: one.summary for record in group for one in record.made}
+    asked = {one.id: one.title for record in group for one in record.asked}
+    words = next((record.words for record in moves if record.words), "")
+    said = " -> ".join(filter(None, (words, "; ".join((asked | made).values()))))
     why = next((one.reason for one in reversed(moves) if one.to == one.state and one.reason), "")
     if not why or why in said[:SUMMARY_CHARS]:
         return _cut(said, SUMMARY_CHARS)

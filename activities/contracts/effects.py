@@ -372,3 +372,5 @@ class Say(Effect[None]):
     say: tuple[Message, ...] = ()
     keep: Mapping[str, Any] = {}
     """Field -> new value; holds even if the visit ends by an error or a person."""
+    thought: str | None = Field(default=None, exclude=True, repr=False)
+    """What the model said in its newest reply, as the visit reads it, for the log; None: the reply's text."""

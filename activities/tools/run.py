@@ -531,7 +531,7 @@ class ToolActivities:
 
         Raises `ApplicationError` of type `Transient` to be called again."""
         began, models = time.monotonic(), self._models
-        result = await self._attempted("run", self.runner.run_tool, request, request.tool)
+        result = await self._attempted("run", self.runner.run_tool, request)
         if models is None:
             return result
         requests = RequestCount()
@@ -547,8 +547,7 @@ class ToolActivities:
     @activity.defn(name="reconcile_tool")
     async def reconcile_tool(self, request: ReconcileInput) -> Reconciled:
         """Did a call take effect? Raises `ApplicationError` of type `Transient` to be called again."""
-        title = f"{request.tool}: did the call take effect?"
-        return await self._attempted("reconcile", self.runner.reconcile_tool, request, title)
+        return await self._attempted("reconcile", self.runner.reconcile_tool, request)
 
     @activity.defn(name="block_call")
     async def block_call(self, request: ToolInput) -> CallBlocked:
@@ -563,18 +562,16 @@ class ToolActivities:
     @activity.defn(name="compensate_tool")
     async def compensate_tool(self, request: CompensateInput) -> Compensated:
         """Undo a call; raises `ApplicationError` of type `Transient` to be called again."""
-        title = f"{request.tool}: undo the call"
-        return await self._attempted("compensate", self.runner.compensate_tool, request, title)
+        return await self._attempted("compensate", self.runner.compensate_tool, request)
 
     async def _attempted(
         self,
         part: Part,
         function: Callable[[Q, int, Heartbeat, int], Awaitable[R]],
         request: Q,
-        title: str,
     ) -> R:
         """Raises `ApplicationError`: of type `TRANSIENT`, for the next attempt, or `NOT_BEGUN`."""
-        newest, info = [title], activity.info()
+        newest, info = [""], activity.info()
         # Temporal counts attempts that were lost, too, and keeps only the newest heartbeat for the next one
         failures = int(info.heartbeat_details[1]) if len(info.heartbeat_details) > 1 else 0
         attempt = ToolAttempt(

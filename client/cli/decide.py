@@ -549,9 +549,10 @@ async def _explained(client: AgentClient, run_id: str, sending: Coroutine[Any, A
 
 
 async def _explain(client: AgentClient, run_id: str) -> None:
-    what = "a worker to take it"
+    what = "it waits for a worker to take it"
     with suppress(RatchetError, TimeoutError):
         async with asyncio.timeout(STATUS_SECONDS):
-            doing = (await client.status(run_id)).doing
-        what = f"{doing}, which is under way" if doing else "the run to take it"
-    render.note(f"sent; waits for {what}")
+            status = await client.status(run_id)
+        is_busy = status.doing_since is not None
+        what = f"it waits, as this is under way: {status.doing}" if is_busy else "the run takes it soon"
+    render.note(plain(f"sent; {what}"))

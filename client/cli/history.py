@@ -225,6 +225,11 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         has_worker = await check_worker(client, starting, own=own)
         effects = await client.effects_to_repeat(source.run, step)
         _print_effects(effects, step)
+        if source.checkpoint(step).is_end and not text:
+            render.note(
+                f"step {step} is the end of {source.run}: the model is asked again, and told nothing new; "
+                "--message tells it what to do next"
+            )
         if (effects.calls or effects.unknown) and not yes:
             await confirm(f"Fork {source.run} from step {step}?")
         queue = task_queue(client, starting, own=own)

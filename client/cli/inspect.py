@@ -275,9 +275,10 @@ def _print_log(records: Sequence[Record], resets: list[Reset], *, full: bool) ->
     for before, record in zip((None, *records), records, strict=False):
         while resets and resets[0].at <= record.at:
             render.out().print(render.reset_block(resets.pop(0)))
-        render.out().print(render.record_block(record, reader.read(record), before))
+        out = render.out()
+        out.print(render.hung(render.record_block(record, reader.read(record), before), out))
         if changes := render.change_block(record, full=full):
-            render.out().print(changes)
+            out.print(render.hung(changes, out))
     for reset in resets:
         render.out().print(render.reset_block(reset))
 

@@ -26,14 +26,15 @@ from rich.console import Console, ConsoleOptions
 from rich.status import Status
 from rich.text import Text
 
-from client.cli.render import hanging, record_block, result_text
+from client.cli.render import hanging, hung, record_block, result_text
 from client.errors import RatchetError
-from client.runs.calls import Reader, Reading, ShownCall
+from client.runs.calls import Reader, Reading, ShownCall, is_said_by_its_call
+from client.runs.follow import Heartbeat, heartbeat_in, with_heartbeat
 from client.runs.words import plain, spent, time_span
 from workflows.kernel.log import STARTED, Record, seconds_called
+from workflows.status import RunStatus
 
 if TYPE_CHECKING:
-    from client.runs.follow import Heartbeat
     from client.sdk.agent import AgentClient
     from workflows.api import RunResult
 
@@ -42,10 +43,14 @@ __all__ = ["LiveView", "heartbeats"]
 GUTTER = 5
 """Columns of the step's number."""
 THOUGHT_LINES, RESULT_LINES = 12, 6
+NAMED = re.compile(r"[A-Za-z ]{,20}:\s*")
+"""Before an answer: what only says that it is one."""
 SPOKEN_CHARACTERS = 100
 """Of the text that a model is producing, on the line below the blocks."""
 LOOK_SECONDS = 1.0
-"""How often the model's newest words are fetched."""
+"""How often it is fetched what the run does, and the model's newest words."""
+CALM_SECONDS = 0.25
+"""The same after a record, where none follows: what comes next takes long enough to be shown."""
 WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -60,6 +65,8 @@ class LiveView:
         self._before: Record | None = None
         self._failed: set[str] = set()
         """Attempts whose failure has been printed."""
+        self.news = asyncio.Event()
+        """A record was shown."""
         self._progress = _Progress("starting")
         self._status = Status(self._progress, console=console) if console.is_terminal else None
 
@@ -69,10 +76,12 @@ class LiveView:
         repeats = record.event == "Requested" and self.console.is_terminal
         reading = self._reader.read(record)
         if self._verbose:
-            self._print([record_block(record, reading, self._before, reason=not repeats)])
+            block = record_block(record, reading, self._before, reason=not repeats)
+            self._print([hung(block, self.console)])
         elif not repeats:
             self._print(self._blocks.add(record, reading))
         self._before = record
+        self.news.set()
         before, self._progress = self._progress, _Progress(record.to or record.state)
         self._progress.request = before.request
         self._progress.paused = record.event == "Paused" or (before.paused and record.event != "Resumed")
@@ -82,13 +91,18 @@ class LiveView:
     def end(self, result: RunResult) -> None:
         """Print what came out."""
         if not self._verbose:
-            self._print(self._blocks.end({result.answer or "", result.error or ""}))
+            self._print(self._blocks.end({result.answer or "", result.error or ""}, result.exit_reason))
         self.console.print()
         self._print(result_text(result, self.console))
 
     def waiting_for(self, request: str) -> None:
         """Show what people are asked; empty: nothing."""
         self._progress.request = request
+
+    def does(self, status: RunStatus) -> None:
+        """Show what the run says that it does, and since when."""
+        if status.doing_since is not None:
+            self._progress.words, self._progress.since = status.doing, status.doing_since
 
     def heard(self, beat: Heartbeat) -> None:
         """Show what the model has said so far in the call under way, and what is tried again when. A bug,
@@ -125,7 +139,8 @@ class _Progress:
     """The line below the blocks: what goes on, and for how long nothing has come of it."""
 
     def __init__(self, state: str) -> None:
-        self._state, self._since = state.replace("_", " ").lower(), time.monotonic()
+        self.words, self.since = state.replace("_", " ").lower(), time.time()
+        """What goes on; the state, until the run says more. Since when, in seconds since 1970."""
         self.text = ""
         """What the model says; its end is shown."""
         self.attempt = 0
@@ -141,20 +156,17 @@ class _Progress:
 
     def line(self, room: int) -> Text:
         """At most `room` columns."""
-        seconds = f"{time.monotonic() - self._since:.0f} s"
+        words, style, more = self.words, "dim", ""
         if self.request or self.paused:
-            text = Text("paused", style="yellow")
-            if self.request:
-                text = Text(" ".join(f"waits for a person: {plain(self.request)}".split()), style="yellow")
-            text.truncate(max(room - len(seconds) - 2, 1), overflow="ellipsis")
-            text.append(f"  {seconds}")
+            words, style = f"waits for a person: {self.request}" if self.request else "paused", "yellow"
         elif self.next_try is not None and not self.text:
             left = time_span(self.next_try - time.time())
-            text = Text(
-                f"{plain(self._state)} {seconds}  failed, attempt {self.attempt} in {left}", style="yellow"
-            )
-        else:
-            text = Text(f"{plain(self._state)} {seconds}", style="dim")
+            style, more = "yellow", f"  failed, attempt {self.attempt} in {left}"
+        end = f" {max(time.time() - self.since, 0):.0f} s{more}"
+        text = Text(" ".join(plain(words).split()), style=style)
+        text.truncate(max(room - len(end), 1), overflow="ellipsis")
+        text.append(end)
+        if style == "dim":
             tail = " ".join(plain(self.text).split())[-SPOKEN_CHARACTERS:]
             while tail and cell_len(tail) > room - text.cell_len - 4:  # wide characters take two columns
                 tail = tail[1:]
@@ -165,13 +177,29 @@ class _Progress:
 
 @asynccontextmanager
 async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIterator[None]:
-    """Meanwhile the view shows what the model says, and what fails and is tried again."""
+    """Meanwhile the view shows what the run does, what the model says, and what fails and is tried again."""
 
     async def look() -> None:
+        length, status = -1, None
+        looked, pause = time.monotonic(), LOOK_SECONDS
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            view.news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await view.news.wait()
+            if view.news.is_set() and time.monotonic() - looked < LOOK_SECONDS:
+                pause = CALM_SECONDS
+                continue
+            looked, pause = time.monotonic(), min(2 * pause, LOOK_SECONDS)
             with suppress(RatchetError):
-                view.heard(await client.heartbeat(run))
+                about = await client.description(run)
+                beat = await heartbeat_in(client.temporal, about.raw_description)
+                view.heard(beat)
+                if length != about.history_length:  # only then has the run anything new to say
+                    length, status = about.history_length, None
+                    status = await client.query(run, "status", RunStatus)
+                if status is not None:
+                    view.does(with_heartbeat(status, beat))
 
     task = asyncio.create_task(look())
     try:
@@ -184,11 +212,18 @@ async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIter
 # -- records by steps --------------------
 
 
+def _repeats(said: str, held: str) -> bool:
+    """What is said next has the held text, or is most of it, or is named by it: `FINAL ANSWER: 42`."""
+    is_named = held.endswith(said) and NAMED.fullmatch(held.removesuffix(said))
+    is_most = said in held and 2 * len(said) > len(held)
+    return bool(said and held) and (held in said or is_most or bool(is_named))
+
+
 class _Blocks:
     """Turns records into the lines of blocks.
 
-    A text is held until the next record comes, because the last one may be the answer. Of several calls in
-    one reply each is shown when its result comes, above it.
+    A text is held until the next record comes, because the last one may be the answer. A call is shown when
+    its result comes, above it: as it was made. The model may have asked for another one.
     """
 
     def __init__(self, console: Console) -> None:
@@ -203,8 +238,6 @@ class _Blocks:
         self._seconds = 0.0
         self._held: Text | None = None
         self._held_text = ""
-        self._wanted = ""
-        """Id of the call that is shown, and whose result has not come."""
 
     def add(self, record: Record, reading: Reading) -> Iterator[Text]:
         """The lines that a record adds."""
@@ -221,10 +254,12 @@ class _Blocks:
         elif record.reason:  # what runs is not what was verified, or not all of it was
             yield self._hang(record.reason, "! ", "yellow")
 
-    def end(self, said: set[str]) -> Iterator[Text]:
-        """The last lines; not a text that the result will repeat."""
+    def end(self, said: set[str], reason: str) -> Iterator[Text]:
+        """The last lines; not a text that the result will repeat, nor the exit reason, unless it is all that
+        its step has."""
         held = self._held_text
-        if held and any(held in one or (one in held and 2 * len(one) > len(held)) for one in said):
+        is_reason = held == reason and self._open == self._place
+        if is_reason or any(_repeats(one, held) for one in said):
             self._held = None
         yield from self._close(self._before)
 
@@ -237,31 +272,29 @@ class _Blocks:
         if record.by == "machine":
             again = record.to == record.state  # the words say why, often an error of the reply
             yield from self._say(reading.new_words.strip(), *(("↻ ", "yellow") if again else ()))
-        yield from self._wanted_call(reading)
-        if record.by != "machine":
+        if reading.asked:  # people may be asked before, so the text is no answer
+            yield from self._release()
+        if record.by != "machine" and not is_said_by_its_call(record):
             yield from self._remark(record)
-        elif record.error:
+        elif record.by == "machine" and record.error:
             yield from self._put(self._hang(f"refused: {record.error}", "✗ ", "bold red"))
-
-    def _wanted_call(self, reading: Reading) -> Iterator[Text]:
-        """The call that comes next; of several, each is shown with its result."""
-        if len(reading.asked) == 1:
-            self._wanted = reading.asked[0].id
-            yield from self._put(self._call(reading.plan))
 
     def _say(self, text: str, mark: str = "", style: str = "") -> Iterator[Text]:
         if text:
-            yield from self._release()
+            if not _repeats(text, self._held_text):
+                yield from self._release()
             self._held, self._held_text = self._hang(text, mark, style, THOUGHT_LINES), text
 
     def _result(self, call: ShownCall) -> Iterator[Text]:
-        """A call that has ended, above what came back; not once more where it was just shown as made."""
-        if not call.id or self._wanted != call.id or call.edited_by:
-            yield from self._put(self._call(call.title))
-        self._wanted = ""
-        if call.text.strip():
-            style = "red" if call.error else "dim"
-            yield from self._put(self._hang(call.text, "  ", style, RESULT_LINES))
+        """A call that has ended, above what came back."""
+        yield from self._put(self._call(call.heading))
+        if not call.text.strip():
+            return
+        line = self._hang(call.text, "  ", "red" if call.error else "dim", RESULT_LINES)
+        if call.error and call.arguments is None:  # the run may end with it, and say so
+            self._held, self._held_text = line, call.result
+        else:
+            yield from self._put(line)
 
     def _remark(self, record: Record) -> Iterator[Text]:
         """What the run itself, or a person, did to it."""
@@ -318,4 +351,3 @@ class _Blocks:
             if words := " · ".join(filter(None, (spent(more, nothing=""), took))):
                 yield self._hang(f"this step: {words}", "", "dim")
         self._base, self._seconds = counters, 0.0
-        self._wanted = ""

@@ -31,6 +31,7 @@ from client.runs.words import (
     plain,
     spent,
     time_left,
+    time_span,
 )
 from workflows.certificate import certificate_line
 from workflows.kernel.log import began
@@ -50,8 +51,8 @@ if TYPE_CHECKING:  # these import temporalio
     from workflows.steps import StepLine
 
 __all__ = [
-    "change_block", "checked_line", "checkpoint_table", "comparison_block", "hanging", "listing", "note",
-    "notes", "one_line", "out", "pairs", "print_json", "print_lines", "record_block", "replay_block",
+    "change_block", "checked_line", "checkpoint_table", "comparison_block", "hanging", "hung", "listing",
+    "note", "notes", "one_line", "out", "pairs", "print_json", "print_lines", "record_block", "replay_block",
     "reset_block", "result_text", "snapshot_block", "status_block", "steps_table",
 ]  # fmt: skip
 
@@ -114,6 +115,24 @@ def hanging(
     return Text(" " * indent).append(mark, style=style).append(text, style=style)
 
 
+def hung(block: Text, console: Console, indent: int = 6) -> Text:
+    """The block for a terminal: each line wrapped, what follows as far in as the line, or `indent`."""
+    if not console.is_terminal:
+        return block
+    lines: list[Text] = []
+    for line in block.split("\n", allow_blank=True):
+        line.expand_tabs(8)
+        own = len(line.plain) - len(line.plain.lstrip(" "))
+        first, *rest = line.wrap(console, console.width) or [line]
+        lines.append(first)
+        if rest:
+            more = line[len(first.plain) :]
+            more = more[len(more.plain) - len(more.plain.lstrip(" ")) :]
+            by = max(own, indent)
+            lines += [Text(" " * by).append_text(one) for one in more.wrap(console, console.width - by)]
+    return Text("\n").join(lines)
+
+
 def pairs(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
     """Names with texts beside them."""
     table = Table.grid(padding=(0, 2))
@@ -160,7 +179,7 @@ def record_block(
     for words in (reading.thought, reading.new_words if reason else ""):
         block.append(_beginning(words) if words else "")
     for call in reading.calls:
-        block.append(_beginning(call.title, "→ "), style="cyan")
+        block.append(_beginning(call.heading, "→ "), style="cyan")
         if call.text:
             block.append(_beginning(call.text, "← "), style="red" if call.error else "dim")
     if record.error:
@@ -240,7 +259,8 @@ def status_block(line: RunLine | None, status: RunStatus, certificate: JsonObjec
         "agent": f"{status.agent} (machine {status.machine} {status.machine_version})",
         "state": "" if over else status.state,
         "step": str(status.step),
-        "doing": "" if status.finished else status.doing,
+        "doing": _doing(status.doing, status.doing_since),
+        "next": "" if over or status.doing_since else status.doing,
         "failing": status.failing or "",
         "next try": _next_try(status.attempt, status.next_try) if status.failing else "",
         "paused call": "\n".join(status.paused_calls),
@@ -262,6 +282,10 @@ def status_block(line: RunLine | None, status: RunStatus, certificate: JsonObjec
         "unusable": "\n".join(status.unusable_messages),
     }
     return pairs(((name, value) for name, value in rows.items() if value), style="dim")
+
+
+def _doing(words: str, since: float | None) -> str:
+    return "" if since is None else f"{words}, for {time_span(time.time() - since)}"
 
 
 def _next_try(attempt: int, at: float | None) -> str:
@@ -314,6 +338,7 @@ def checkpoint_table(lines: Sequence[CheckpointLine]) -> Table:
     rows = []
     for line in lines:
         path = " → ".join(line.states) or line.state
+        path += ": the end; a fork goes on behind it" if line.is_end else ""
         what = "\n".join(
             filter(
                 None,
@@ -418,6 +443,8 @@ def comparison_block(found: Comparison) -> Group:
             cells = (one_line(left[name], TEXT_CHARACTERS), one_line(right[name], TEXT_CHARACTERS))
             heads.add_row(Text(name, style="dim"), *map(Text, cells))
     for pair in found.steps:
+        if not pair.step and pair.difference is None:
+            continue  # both have begun
         number = Text(f"step {pair.step}", style="dim")
         if pair.difference is None and pair.left is not None:
             body.add_row(number, _short_step(pair.left), Text("the same", style="dim"))

@@ -77,6 +77,7 @@ def _query(filters: Mapping[str, str]) -> str:
 async def _list_parts(console: Console, request: Request) -> Parts:
     filters, token = _filters(request), _token(console, request.query_params.get("page", ""))
     lines, following = await console.agents.list_page(_query(filters), PAGE_RUNS, token)
+    lines = await console.agents.with_ends(lines)
     more = base64.urlsafe_b64encode(_mark(console, following) + following).decode() if following else ""
     return {"runs": console.part("_runs.html", lines=lines, more=more, filters=filters, later=bool(token))}
 
@@ -313,12 +314,14 @@ async def fork_page(console: Console, request: Request) -> Response:
     """What a fork may do a second time, before it is started."""
     run, step = _run(request.query_params, "run"), _number(request.query_params, "step")
     effects = await console.agents.effects_to_repeat(run, step)
+    end = (await console.sources.view(run)).end
     return console.page(
         request,
         "fork.html",
         title=f"Fork from step {step}",
         run=run,
         step=step,
+        is_end=end is not None and end.step == step,
         calls=effects.calls,
         unknown=effects.unknown,
         seen=_fingerprint(effects.calls, effects.unknown),

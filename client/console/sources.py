@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from client.errors import RatchetError, RunFailed, StoreNotShared, UnknownRun
 from client.history.checkpoints import Source
 from client.runs.attributes import line_of
-from client.runs.follow import Heartbeat, heartbeat_in
+from client.runs.follow import Heartbeat, heartbeat_in, with_heartbeat
 from client.runs.listing import RunLine, list_filter
 from client.sdk.agent import AgentClient
 from workflows.api import AgentTask, RunResult, RunStatus
-from workflows.kernel.log import Record
+from workflows.kernel.log import Checkpoint, Record, checkpoints
+from workflows.status import ASKING
 
 __all__ = ["RunView", "Sources"]
 
@@ -45,6 +46,21 @@ class RunView:
     def live(self) -> bool:
         """It is not over."""
         return self.line is not None and self.line.progress == "running"
+
+    @property
+    def listed(self) -> RunLine | None:
+        """Its line, with whether it reached its goal."""
+        return replace(self.line, ok=self.result.ok) if self.line and self.result else self.line
+
+    @property
+    def is_asking(self) -> bool:
+        """A model answers at this moment, and nothing else is done."""
+        return self.status is not None and self.status.doing.startswith(ASKING)
+
+    @property
+    def end(self) -> Checkpoint | None:
+        """The end, where a fork may go on behind it."""
+        return next((point for point in checkpoints(self.records) if point.is_end), None)
 
     @property
     def source(self) -> Source:
@@ -117,7 +133,7 @@ class Sources:
             await self._read_log(run, known)
             known.length = description.history_length
         view.task, view.records, view.result = known.task, known.records + known.replayed, known.result
-        view.status = known.status if view.live else None
+        view.status = with_heartbeat(known.status, view.heartbeat) if view.live and known.status else None
         view.children, view.problem = known.children, known.problem
         return view
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from client.runs.calls import Reader, Reading, ShownCall, is_call
+from activities.contracts.titles import call_title
+from client.runs.calls import Reader, Reading, ShownCall, is_call, is_said_by_its_call
 from workflows.kernel.log import Record, began, by_step, lineage
 
 __all__ = ["Item", "PastRequest", "Row", "Step", "log_rows", "path_of", "request_history", "steps_of"]
@@ -72,20 +73,27 @@ def _items(record: Record, reading: Reading) -> list[Item]:
         found.append(Item("error", record.error, **common))
     if record.by not in ("machine", "kernel") or "request" in record.about:
         about = str(record.about.get("request", ""))
-        found.append(Item("person", record.reason, by=record.by, request=about, **common))
+        if about and record.event in CLOSED_BY:
+            common["event"] = _closed_how(record)
+        text = _details(record) if about and record.event in CLOSED_BY else record.reason
+        found.append(Item("person", text, by=record.by, request=about, **common))
         return found
     if reading.calls:
         found.append(Item("call", calls=reading.calls, **common))
     if reading.thought or reading.asked:
         found.append(Item("thought", reading.thought, reading.plan, **common))
-    if reading.new_words:
+    if reading.new_words and not is_said_by_its_call(record):
         found.append(Item("note", reading.new_words, **common))
     return found
 
 
 def _add(items: list[Item], more: Sequence[Item]) -> None:
-    """Calls that come next stand with the thought right before."""
+    """Calls that come next stand with the thought right before; a note that a thought ends with is none."""
     for item in more:
+        if item.kind == "note" and any(
+            one.kind == "thought" and one.text.endswith(item.text) for one in items
+        ):
+            continue
         if items and items[-1].kind == item.kind == "thought" and not (item.text or items[-1].plan):
             items[-1] = replace(items[-1], plan=item.plan)
         else:
@@ -129,6 +137,29 @@ def path_of(records: Iterable[Record]) -> list[tuple[str, str]]:
 
 # -- what people decided --------------------
 
+CLOSED_BY = {"Decided", "Voted", "Expired", "Withdrawn"}
+"""Events by which people, or their absence, come to the end of a request."""
+
+
+def _closed_how(record: Record) -> str:
+    """In a word: `Edited`, `Voted: approve`."""
+    about = record.about
+    word = f"Voted: {about.get('verb')}" if record.event == "Voted" else str(about.get("outcome", ""))
+    return word.replace("_", " ").capitalize()
+
+
+def _details(record: Record) -> str:
+    """What was decided beyond that word: new arguments, amounts, a comment, what a deadline led to."""
+    about: Mapping[str, Any] = record.about
+    given, amounts = about.get("arguments"), about.get("amounts", {})
+    lines = [
+        call_title(str(about.get("tool")), given) if about.get("verb") == "edit" and given else "",
+        ", ".join(f"{name} {amount:g} more" for name, amount in amounts.items()),
+        f"at the deadline: {about.get('at_deadline')}" if record.event == "Expired" else "",
+        str(about.get("text", "")),
+    ]
+    return "\n".join(filter(None, lines))
+
 
 @dataclass
 class PastRequest:
@@ -142,7 +173,7 @@ class PastRequest:
     by: str = ""
     """Who closed it, and whether that is verified or claimed."""
     text: str = ""
-    """Why, or what was asked."""
+    """What was decided beyond the outcome, and why."""
     at: float = 0
 
 
@@ -159,5 +190,6 @@ def request_history(records: Iterable[Record]) -> list[PastRequest]:
         past.arguments = about.get("arguments", past.arguments)
         outcome = about.get("outcome")
         if outcome not in (None, "open"):
-            past.outcome, past.by, past.text, past.at = str(outcome), record.by, record.reason, record.at
+            past.outcome, past.by, past.at = str(outcome), record.by, record.at
+            past.text = _details(record)
     return [one for one in found.values() if one.outcome != "open"]

@@ -10,6 +10,7 @@ from activities.contracts import Frozen
 from client.errors import RatchetError, RunFailed, UnknownRun
 from client.history.checkpoints import Source, source_of
 from client.history.differences import Difference, first_difference
+from client.runs.calls import Reader, is_said_by_its_call
 from client.runs.connected import ConnectedReader
 from workflows.api import RunResult, RunSummary
 from workflows.kernel.log import STARTED, Record, by_step, lineage
@@ -46,7 +47,7 @@ class StepOf(Frozen):
     path: tuple[str, ...]
     """The states that it went through."""
     summary: tuple[str, ...]
-    """What was thought, called, returned or refused, in order; with the person who caused it."""
+    """What was thought, called, returned or refused, in order, each once; with the person who caused it."""
     spent: dict[str, float]
     """In this step alone: calls, tokens, USD."""
     first: int
@@ -186,6 +187,8 @@ class _Log:
         times = [record.at for record in records]
         self._times = (min(times, default=0) - MARGIN, max(times, default=0) + MARGIN)
         self._calls = {call.id for record in records for one in record.messages for call in one.tool_calls}
+        reader = Reader()
+        self._readings = {record.seq: reader.read(record) for record in records}
         self._steps = {step.number: step for step in by_step(records)}
         self.steps = {
             number: [record for record in step.records if record.back_to is None]
@@ -227,15 +230,30 @@ class _Log:
         return StepOf(
             branch=group[-1].branch,
             path=found.path,
-            summary=tuple(_summary(group)),
+            summary=tuple(self._summary(group)),
             spent={name: amount for name, amount in spent.items() if amount > 0},
             first=group[0].seq,
         )
 
+    def _summary(self, group: Sequence[Record]) -> Iterator[str]:
+        """What was done in a step. A call is said where it has ended; one that has not, at the end."""
+        asked, thought = {one.id: one.title for record in group for one in record.asked}, ""
+        for record in group:
+            reading = self._readings[record.seq]
+            for call in reading.calls:
+                asked.pop(call.id, None)
+                yield f"→ {call.heading}"
+                if call.text.strip():
+                    yield f"← {call.text}"
+            if record.error:
+                yield self._by(record, f"{record.event}: {record.error}")
+            elif not is_said_by_its_call(record):
+                said = "" if thought.endswith(reading.new_words) else reading.new_words
+                for words in filter(str.strip, (reading.thought, said)):
+                    yield self._by(record, words)
+            thought = reading.thought or thought
+        yield from (f"→ {title}: no result" for title in asked.values())
 
-def _summary(group: Sequence[Record]) -> Iterator[str]:
-    for record in group:
-        text = f"{record.event}: {record.error}" if record.error else record.summary
-        is_named = record.by in AUTOMATIC or record.by in text
-        if record.summary:
-            yield text if is_named else f"{record.by}: {text}"
+    def _by(self, record: Record, text: str) -> str:
+        """With the person who caused it."""
+        return text if record.by in AUTOMATIC or record.by in text else f"{record.by}: {text}"

@@ -13,9 +13,9 @@ from typing import Any
 
 from activities.contracts.conversation import Message, NativeCall
 from activities.contracts.titles import call_title
-from workflows.kernel.log import NO_CALLS, LoggedCall, Record
+from workflows.kernel.log import EDITED, NO_CALLS, STEERED, LoggedCall, Record
 
-__all__ = ["ShownCall", "Reader", "Reading", "is_call"]
+__all__ = ["ShownCall", "Reader", "Reading", "is_call", "is_said_by_its_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,11 @@ class ShownCall:
     """How it failed, in a word."""
     edited_by: str = ""
     """Who gave these arguments in place of the model's."""
+
+    @property
+    def heading(self) -> str:
+        """The title, and who edited the call."""
+        return f"{self.title}, edited by {self.edited_by}" if self.edited_by else self.title
 
     @property
     def name(self) -> str:
@@ -59,7 +64,8 @@ class Reading:
     @property
     def new_words(self) -> str:
         """What the machine adds; empty where it repeats the thought, or what came of a call."""
-        shown = {self.thought, *(text for call in self.calls for text in (call.result, call.text))}
+        told = (text for one in self.calls for text in (one.result, one.text, f"{one.error}: {one.result}"))
+        shown = {self.thought, *told}
         return "" if self.words.strip() in {text.strip() for text in shown} else self.words
 
     @property
@@ -71,6 +77,11 @@ class Reading:
 def is_call(one: LoggedCall) -> bool:
     """It is shown with what came of it."""
     return one.kind not in NO_CALLS or one.error is not None
+
+
+def is_said_by_its_call(record: Record) -> bool:
+    """It tells the model of a call that a person has edited, which the call itself says to people."""
+    return record.event == STEERED and EDITED in record.about
 
 
 class Reader:

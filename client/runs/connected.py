@@ -40,7 +40,7 @@ from client.errors import (
 from client.history.recorded import Beginning, beginning_of, by_number, executions_of, recorded_log
 from client.runs.archived import ArchivedRuns
 from client.runs.attributes import line_of, newest_runs
-from client.runs.follow import Follower, Heartbeat, bug_in, heartbeat_in, newest_state
+from client.runs.follow import Follower, Heartbeat, bug_in, heartbeat_in, newest_state, with_heartbeat
 from client.runs.listing import Filter, RunLine, list_filter
 from client.runs.reader import RunReader
 from client.server.connection import Connection, has_worker
@@ -215,11 +215,7 @@ class ConnectedReader(RunReader):
     async def live_status(self, run: str) -> RunStatus:
         """Where a run is, by its own word; and what fails and is tried again. Raises as `query`."""
         status = await self.query(run, "status", RunStatus)
-        beat = await self.heartbeat(run) if status.finished is None else Heartbeat()
-        more: dict[str, Any] = {"paused_calls": beat.paused_calls}
-        if beat.failure is not None:
-            more |= {"failing": beat.failure, "attempt": beat.attempt, "next_try": beat.next_try}
-        return status.model_copy(update=more)
+        return status if status.finished else with_heartbeat(status, await self.heartbeat(run))
 
     async def transcript(self, run: str, *, full: bool = False) -> tuple[Message, ...]:
         """The conversation with the model so far."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, PendingActivityState, TimeoutType
@@ -24,12 +24,15 @@ from temporalio.exceptions import FailureError
 from temporalio.service import RPCError
 
 from activities.store.encryption import KeyMissing, NotDecrypted
+from workflows.status import ASKING, RunStatus
 
-__all__ = ["Follower", "Heartbeat", "bug_in", "heartbeat_in", "newest_state"]
+__all__ = ["Follower", "Heartbeat", "bug_in", "heartbeat_in", "newest_state", "with_heartbeat"]
 
 GROWS = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 """Only a workflow task can add to a run's log."""
 CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+CALL, CALL_DETAILS = "call_tool", 3
+"""The activity of a tool's call, and how many details its heartbeat has while it asks the model."""
 PAGE_EVENTS = 250
 """The server warns about pages of more than 256."""
 
@@ -90,6 +93,9 @@ class Heartbeat:
 
     text: str = ""
     """The end of what the model has said in the present call, or a tool's progress; a second old at most."""
+    asks_since: float | None = None
+    """The worker of a tool's call has the tool's result and asks the model in the same activity, since then,
+    in seconds since 1970; None: none does."""
     failures: Mapping[str, str] = field(default_factory=dict)
     """What fails and is tried again, each in one line; the key is another one for each attempt.
     That of a bug, which stops the run itself, is its text."""
@@ -109,6 +115,7 @@ class Heartbeat:
 async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionResponse) -> Heartbeat:
     """The heartbeat in the description of a workflow."""
     text, attempt = "", 0
+    asks_since: float | None = None
     next_try: float | None = None
     run = description.workflow_execution_info.execution.workflow_id
     paused = [one for one in description.pending_activities if one.paused]
@@ -127,12 +134,24 @@ async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionR
     }
     for pending in description.pending_activities:
         with suppress(Exception):  # another version's heartbeat: nothing to show
-            details = await temporal.data_converter.decode(pending.heartbeat_details.payloads, [str])
+            details = await temporal.data_converter.decode(pending.heartbeat_details.payloads)
             text = str(details[0]) if details else text
+            if pending.activity_type.name == CALL and len(details) == CALL_DETAILS:
+                asks_since = float(details[-1])
     if not failed and description.pending_workflow_task.attempt > 1 and (bug := await bug_in(temporal, run)):
         failures = {bug: bug}
     held = tuple(_paused_text(one, titles.get(one.activity_id, one.activity_id), run) for one in paused)
-    return Heartbeat(text, failures, held, attempt, next_try)
+    return Heartbeat(text, asks_since, failures, held, attempt, next_try)
+
+
+def with_heartbeat(status: RunStatus, beat: Heartbeat) -> RunStatus:
+    """A status with what the server alone knows; the very same where it knows nothing more."""
+    more: dict[str, Any] = {"paused_calls": beat.paused_calls} if beat.paused_calls else {}
+    if beat.failure is not None:
+        more |= {"failing": beat.failure, "attempt": beat.attempt, "next_try": beat.next_try}
+    if beat.asks_since is not None:
+        more |= {"doing": ASKING, "doing_since": beat.asks_since}
+    return status.model_copy(update=more) if more else status
 
 
 def _paused_text(pending: PendingActivityInfo, title: str, run: str) -> str:

@@ -59,7 +59,8 @@ def request_reason(request: AnyRequest, task: AgentTask | None = None) -> str:
     default = next((mode for effect, mode in DEFAULT_EFFECT_MODES.items() if rule == f"effects.{effect}"), "")
     entry = f"approvals.{rule}" + (f" (by default `{default}`)" if default else " of the agent")
     bound = f"; {request.bound.passed_text}" if request.bound else ""
-    return f"{entry}{bound}" if task is None else f"{entry}: {_entry(task.approvals, rule)}{bound}"
+    says = "" if task is None else _entry(task.approvals, rule)
+    return f"{entry}{bound}" if says in {"", default} else f"{entry}: {says}{bound}"
 
 
 def bound_lines(approvals: Approvals) -> list[str]:

@@ -20,6 +20,8 @@ class CheckpointLine(StepLine):
     """Where the step begins."""
     holds: bool = True
     """False: a rollback went to before it, so the run cannot go back to it."""
+    is_end: bool = False
+    """The end of the run, which has no step: a fork goes on behind it."""
 
 
 def begun_steps(run: str, records: Sequence[Record]) -> tuple[Checkpoint, ...]:
@@ -46,7 +48,7 @@ def checkpoint_lines(run: str, records: Sequence[Record]) -> tuple[CheckpointLin
     for point in points:
         group = groups.get((True, 0, point.step), [])
         line = step_line(point.step, group, starts[group[0].seq] if group else 0)
-        lines.append(CheckpointLine(**dict(line), seq=point.seq, state=point.state))
+        lines.append(CheckpointLine(**dict(line), seq=point.seq, state=point.state, is_end=point.is_end))
     for (holds, _, step), group in groups.items():
         if not holds and any(record.to is not None for record in group):
             first = group[0]

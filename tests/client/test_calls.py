@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from activities.contracts import Message, NativeCall
-from client.console.steps import steps_of
+from client.console.steps import request_history, steps_of
 from client.runs.calls import Reader
 from client.runs.words import spent
 from workflows.kernel.log import LoggedCall, Record
@@ -85,6 +85,34 @@ def test_console_step_has_the_calls_of_any_machine_and_what_it_says() -> None:
     ]  # fmt: skip
 
 
+def test_console_step_says_an_answer_once_that_its_machine_repeats() -> None:
+    (step,) = steps_of(
+        [record(thought="FINAL ANSWER: b"), record(seq=2, reason="b"), record(seq=3, reason="c")]
+    )
+    assert [(item.kind, item.text) for item in step.items] == [("thought", "FINAL ANSWER: b"), ("note", "c")]
+
+
+def test_what_people_decided_is_said_once_in_the_console() -> None:
+    about = {"request": "r1", "kind": "approval", "tool": "pay", "outcome": "edited", "verb": "edit",
+             "arguments": {"cents": 5}, "text": "less"}  # fmt: skip
+    decided = record(event="Decided", by="Bob (claimed)", reason="r1 approval pay edited", about=about)
+    withdrawn = {
+        "request": "r2",
+        "kind": "approval",
+        "tool": "pay",
+        "outcome": "withdrawn",
+        "text": "it is over",
+    }
+    records = [decided, record(seq=2, event="Withdrawn", by="kernel", reason="r2 approval", about=withdrawn)]
+    assert [(one.outcome, one.by, one.text) for one in request_history(records)] == [
+        ("edited", "Bob (claimed)", "pay(cents=5)\nless"), ("withdrawn", "kernel", "it is over"),
+    ]  # fmt: skip
+    (step,) = steps_of(records)
+    assert [(item.event, item.by, item.text) for item in step.items] == [
+        ("Edited", "Bob (claimed)", "pay(cents=5)\nless"), ("Withdrawn", "kernel", "it is over"),
+    ]  # fmt: skip
+
+
 def test_step_in_one_line_says_once_what_the_machine_repeats() -> None:
     """As the tutorial's does: the words of its event are the model's."""
     asked = [LoggedCall(kind="call_tools", title='send(text="it is late")')]
@@ -93,6 +121,16 @@ def test_step_in_one_line_says_once_what_the_machine_repeats() -> None:
     assert [line.summary for line in lines_of([repeated, added])] == [
         'It is late. -> send(text="it is late")', "It is late.; and it rains",
     ]  # fmt: skip
+
+
+def test_step_in_one_line_has_each_call_as_it_was_made() -> None:
+    asked = [LoggedCall(kind="call_tools", title='pay(to="Eve")', id="a")]
+    ran = LoggedCall(kind="call_tools", title='pay(to="Ada")', id="a", edited_by="Bob (claimed)")
+    wants = record(to="act", thought="I pay.", asked=asked)
+    assert [line.summary for line in lines_of([wants])] == ['I pay. -> pay(to="Eve")']
+    assert [line.summary for line in lines_of([wants, record(seq=2, answered=[ran])])] == [
+        'I pay. -> pay(to="Ada"), edited by Bob (claimed)'
+    ]
 
 
 def test_step_in_one_line_says_why_a_state_was_entered_again() -> None:

@@ -171,10 +171,11 @@ def test_interrupt_leaves_the_run_waiting_and_names_the_command(cli: Cli, tmp_pa
 
 
 def test_resumed_run_shows_its_log_before_what_it_asks(cli: Cli, tmp_path: Path) -> None:
-    agent = agent_file(tmp_path, "later")
-    assert cli("run", "--agent", agent, "--id", "later", "--detach", "go").code == 0
+    agent = Path(agent_file(tmp_path, "later"))
+    agent.write_text(agent.read_text().replace('"reply": ""', '"reply": "I write it."'))
+    assert cli("run", "--agent", str(agent), "--id", "later", "--detach", "go").code == 0
     with cli.terminal("run", "--resume") as terminal:
-        terminal.until(r"mark_once(?s:.*)r1 approval   run later(?s:.*)" + PROMPT)
+        terminal.until(r"I write it\.(?s:.*)r1 approval   run later(?s:.*)" + PROMPT)
         terminal.type("l\r")
         terminal.until("ratchet approve later r1")
         terminal.until("left for later; later is kept. `ratchet run --resume` continues")
@@ -190,10 +191,10 @@ def test_question_ends_when_somebody_else_decides(cli: Cli, tmp_path: Path) -> N
     with cli.terminal("run", "--agent", agent_file(tmp_path, "both"), "--id", "both", "go") as terminal:
         terminal.until(PROMPT)
         assert cli("approve", "both", "--by", "Bob", "-m", "mine").code == 0
-        terminal.until(r"\n\s*• r1 .*approved, Bob .*: mine")
+        terminal.until(r"\s1\s+• r1 .*approved, Bob .*: mine")
         assert terminal.end() == 0
     asked, _, since = terminal.shown.partition("• r1")
-    assert re.search(PROMPT + r"\s+$", asked)
+    assert re.search(PROMPT + r"\s+(\S executing tools \d+ s\s+)?1\s+$", asked)
     assert not re.search(PROMPT, since)
     assert terminal.shown.count("mine") == 1
     assert cli("result", "both", "--json").json["decisions"][0]["by"] == ["Bob"]

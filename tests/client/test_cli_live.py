@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -13,7 +15,8 @@ from activities.contracts import Message, NativeCall, ToolError, call_title
 from client.cli.live import LiveView
 from client.runs.follow import Heartbeat
 from workflows.api import RunResult
-from workflows.kernel.log import LoggedCall, Record
+from workflows.kernel.log import EDITED, LoggedCall, Record
+from workflows.status import RunStatus
 
 LINK = "https://example.com/a/very/long/path/that/is/longer/than/any/line/of/a/terminal/of/eighty/columns"
 
@@ -136,14 +139,14 @@ def test_call_that_a_person_edited_is_shown_as_it_was_made() -> None:
                    messages=(Message(role="assistant", content='{"thought": "I pay."}'),),
                    answered=(LoggedCall(kind="ask_model", title="think"),)),
             record("run", "Decided", None, 1, by="Bob (claimed)", reason="r1 edited, Bob (claimed)"),
+            record("run", "Steered", None, 1, by="kernel", reason="It was edited", about={EDITED: "run#1:0"}),
             record("run", "Acted", "ask", 1, answered=made(('pay(to="Ada")', "paid"), by="Bob (claimed)")),
         ]
     )  # fmt: skip
-    assert found.split("\n")[1:6] == [
+    assert found.split("\n")[1:5] == [
         "  1  I pay.",
-        '     → pay(to="Eve")',
         "     • r1 edited, Bob (claimed)",
-        '     → pay(to="Ada")',
+        '     → pay(to="Ada"), edited by Bob (claimed)',
         "       paid",
     ]
 
@@ -156,9 +159,12 @@ def test_reply_that_leads_to_the_next_step_belongs_to_it() -> None:
             record("run", "Ran", None, 1, answered=made(("look()", "x")), messages=returned("x")),
             record("run", "Executed", "ask", 1, **said("Second."), begins=True, of_step=2),
             record("ask", "Found", "run", 2, asked=wants("look(n=2)")),
+            record("run", "Ran", None, 2, answered=made(("look(n=2)", "y"))),
         ]
     )
-    assert found.startswith("\n  1  First.\n     → look()\n       x\n\n  2  Second.\n     → look(n=2)\n")
+    assert found.startswith(
+        "\n  1  First.\n     → look()\n       x\n\n  2  Second.\n     → look(n=2)\n       y\n"
+    )
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -169,6 +175,17 @@ def test_lines_hang_and_links_stay_whole(width: int) -> None:
     assert LINK in found
     assert [line[:5] for line in lines[2:-2]] == ["     "] * (len(lines) - 4)
     assert all(len(line) <= width for line in lines if LINK not in line)
+
+
+def test_record_of_the_log_is_wrapped_below_itself_on_a_terminal() -> None:
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=60, force_terminal=True, color_system=None), verbose=True)
+    view.show(record("ask", "Replied", "run", 1, **said(f"a\tb {'some words ' * 20}{LINK}")))
+    first, *lines = file.getvalue().rstrip().splitlines()
+    assert first.startswith("   1  ask → run  Replied")
+    assert [line[:6].strip() for line in lines] == [""] * len(lines)
+    assert all(len(line) <= 60 for line in lines)
+    assert "".join(line.strip() for line in lines).count("words") == 20
 
 
 def test_long_result_says_how_much_is_left_out() -> None:
@@ -230,6 +247,50 @@ def test_words_that_repeat_what_was_said_or_returned_are_shown_once() -> None:
     assert found.startswith('\n  1  It is late.\n     → send(text="a")\n       rejected: no\n\n✓ done')
 
 
+def test_call_is_shown_once_and_as_it_was_made() -> None:
+    """The model wrote a text for the number, and left a default out."""
+    found = shown(
+        [
+            STARTED,
+            record("ask", "Replied", "run", 1, **said("I pay.", ("pay", {"cents": "5"}))),
+            record("run", "Ran", "ask", 1, answered=made(("pay(cents=5)", "paid"))),
+        ]
+    )  # fmt: skip
+    assert found.startswith("\n  1  I pay.\n     → pay(cents=5)\n       paid\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "shown_words"),
+    [("FINAL ANSWER: 4", "4", ""), ("2 and 2 is 4", "4", "  1  2 and 2 is 4\n")],
+)
+def test_words_that_only_name_the_answer_are_shown_once(words: str, answer: str, shown_words: str) -> None:
+    found = shown([STARTED, record("ask", "Replied", "done", 1, **said(words))], answer=answer)
+    assert found == f"{shown_words and chr(10)}{shown_words}\n4\n✓ done · 1 step"
+
+
+def test_thought_stands_above_what_people_are_asked_about_its_call() -> None:
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=80, color_system=None))
+    view.show(STARTED)
+    view.show(record("ask", "Replied", "run", 1, **said("I pay.", ("pay", {"cents": 5}))))
+    assert "I pay." in file.getvalue()
+
+
+def test_answer_that_the_machine_repeats_after_its_thought_is_shown_once() -> None:
+    ended = record("ask", "Ended", "done", 1, reason="It is b.")
+    found = shown(
+        [STARTED, record("ask", "Replied", "ask", 1, **said("FINAL: It is b.")), ended], answer="It is b."
+    )
+    assert found == "\nIt is b.\n✓ done · 1 step"
+
+
+def test_question_that_ends_the_run_says_why_once() -> None:
+    failed = (LoggedCall(kind="ask_model", title="ask", output="no key", error="bad_key"),)
+    ended = record("ask", "Failed", "done", 1, answered=failed, reason="bad_key: no key")
+    found = shown([STARTED, ended], answer="bad_key: no key")
+    assert found == "\n  1  → ask\n\nbad_key: no key\n✓ done · 1 step"
+
+
 def test_failed_call_is_named_as_an_error_even_if_its_output_does_not_look_so() -> None:
     ran = record("run", "Ran", "ask", 1, answered=made(("send()", "3 of 4"), error="failed"))
     assert "→ send()\n       failed: 3 of 4\n" in shown([STARTED, ran])
@@ -279,6 +340,22 @@ def test_line_below_the_blocks_says_in_words_what_goes_on(state: str) -> None:
         view.show(record("ask", "Replied", state, 1))
     assert "executing tools" in file.getvalue()
     assert state not in file.getvalue()
+
+
+@pytest.mark.parametrize("doing", ["asking the model", 'calling look(path="\n' + "a/" * 90 + '")'])
+def test_line_below_the_blocks_says_what_is_under_way_and_since_when(doing: str) -> None:
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=80, color_system=None, force_terminal=True))
+    facts = {"agent": "a", "machine": "m", "machine_version": "1", "state": "init", "step": 1}
+    view.show(record("ask", "Replied", "executing_tools", 1))
+    view.does(RunStatus.model_validate({**facts, "doing": doing, "doing_since": time.time() - 45}))
+    with view.shown():
+        pass
+    assert re.search(rf"{doing[:12]}.* 4[5-9] s *$", file.getvalue(), flags=re.MULTILINE)
+    view.show(record("ask", "Replied", "ask", 1))  # what came before says nothing of what follows
+    with view.shown():
+        pass
+    assert re.search(r"ask \d s *$", file.getvalue(), flags=re.MULTILINE)
 
 
 def test_each_failed_attempt_is_printed_once_and_a_running_one_is_no_failure() -> None:

@@ -234,6 +234,11 @@ def test_steps_fork_replay_and_compare(cli: Cli, done: str) -> None:
     replayed = cli("replay", done, "--json")
     assert (replayed.code, replayed.json["same"]) == (0, True)
 
+    end = str(steps[-1]["step"])
+    assert [one["is_end"] for one in steps] == [*[False] * (len(steps) - 1), True]
+    assert "the end; a fork goes on behind it" in cli("steps", done).out.splitlines()[-1]
+    assert "--message tells it what to do next" in cli("fork", done, "--step", end, "--id", "on-1").err
+
     unconfirmed = cli("fork", done, "--step", "2")
     assert (unconfirmed.code, "due" in unconfirmed.err) == (4, True)
     forked = cli("fork", done, "--step", "2", "--id", "fork-1", "--yes", "--json", "--message", "Be brief.")

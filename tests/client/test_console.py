@@ -462,6 +462,28 @@ async def test_fork_and_comparison(browser: Browser, agents: AgentClient) -> Non
     assert "common origin" in (await browser.get("/compare", one=run, other=made)).text
 
 
+async def test_end_of_a_run_offers_to_go_on_behind_it(browser: Browser, agents: AgentClient) -> None:
+    run = await agents.start(talk())
+    steps = (await agents.result(run)).step
+    assert "Go on in a new run" in (await browser.get("/run", id=run)).text
+    page = await browser.get("/fork", run=run, step=steps + 1)
+    assert "Go on behind the end" in page.text
+    form = next(one for one in page.forms if one[""] == "/fork")
+    answer = await browser.post(form.pop(""), **{**form, "text": "And then?"})
+    (made,) = parse_qs(urlsplit(answer.headers["location"]).query)["id"]
+    await agents.result(made)
+    assert [one.reason for one in await agents.records(made) if one.event == "Steered"] == ["And then?"]
+
+
+async def test_list_and_page_show_that_a_goal_was_not_reached(browser: Browser, agents: AgentClient) -> None:
+    run = await agents.start(task("no thought", machine="react"))
+    result = await agents.result(run)
+    assert (result.ok, result.exit_reason) == (False, "fatal_error")
+    for path, query in (("/runs", {"id": run}), ("/run", {"id": run})):
+        html = (await browser.http.get(path, params=query)).text
+        assert '<span class="mark bad">fatal error</span>' in html, path
+
+
 async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, agents: AgentClient) -> None:
     run = await agents.start(talk(limits={"model_calls": 30}))
     await agents.result(run)

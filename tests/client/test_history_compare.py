@@ -13,7 +13,7 @@ from client.errors import RatchetError
 from client.history.compare import Comparison, Side, align_steps
 from client.sdk.agent import AgentClient
 from tests.server.trials import calls, task
-from workflows.kernel.log import STARTED, Record
+from workflows.kernel.log import STARTED, LoggedCall, Record
 
 
 def marking(*lines: str) -> Any:
@@ -71,8 +71,9 @@ async def test_run_without_a_log_cannot_be_compared(agents: AgentClient) -> None
 def log(*moves: dict[str, Any], at: float = 1_000.0, run: str = "a") -> list[Record]:
     """A log of one record per step, after the record that starts it."""
     begun = Record(seq=0, machine="m", state="", event=STARTED, to="s", at=at, patch={"run": {"set": run}})
+    common = {"machine": "m", "state": "s", "event": "Moved", "to": "s"}
     return [begun] + [
-        Record(seq=n, machine="m", state="s", event="Moved", to="s", step=n, of_step=n, at=at + n, **move)
+        Record.model_validate({**common, "seq": n, "step": n, "of_step": n, "at": at + n, **move})
         for n, move in enumerate(moves, start=1)
     ]
 
@@ -132,6 +133,19 @@ def test_person_is_named_with_what_they_did() -> None:
     assert pair.left is not None
     assert pair.left.summary == ("ada (claimed): enough",)
     assert pair.difference is not None
+
+
+def test_call_is_said_once_as_it_was_made_with_what_came_of_it() -> None:
+    wanted = {"a": 'pay(to="Eve")', "b": "look()"}
+    asked = [LoggedCall(kind="call_tools", title=title, id=name) for name, title in wanted.items()]
+    made = LoggedCall(kind="call_tools", title='pay(to="Ada")', id="a", output="paid", edited_by="Bob")
+    step = {"step": 1, "of_step": 1}
+    records = log({"thought": "I pay.", "asked": asked}, {**step, "answered": (made,)})
+    pair = align_steps(records, ())[1]
+    assert pair.left is not None
+    assert pair.left.summary == (
+        "I pay.", '→ pay(to="Ada"), edited by Bob', "← paid", "→ look(): no result",
+    )  # fmt: skip
 
 
 def test_repeated_step_counts_as_it_was_done_last() -> None:

@@ -84,6 +84,26 @@ async def test_status_shows_arguments_as_they_will_be_sent() -> None:
         assert bench.drive.status().finished == bench.records[-1].at
 
 
+async def test_status_says_what_is_under_way_and_since_when() -> None:
+    bench = Bench(brain("tools pay 3"), approvals=ASKED)
+    bench.blocked |= {"ask_model", "pay"}
+
+    def doing() -> tuple[str, float | None]:
+        status = bench.drive.status()
+        return status.doing, status.doing_since
+
+    async with bench:
+        began = bench.clock
+        await bench.pass_time(5)
+        assert doing() == ("asking the model", began)
+        await bench.release("ask_model")
+        assert doing() == ('pay(x="3")', None)
+        await bench.decide("edit", arguments={"x": "2"})
+        assert doing() == ('calling pay(x="2")', began + 5)
+        await bench.release()
+        assert doing() == ("", None)
+
+
 async def test_flood_of_decisions_without_a_request_drops_none_that_was_kept() -> None:
     """As many as are kept; whoever comes later is told that theirs is not."""
     async with Bench(brain("tools pay 3"), approvals=ASKED) as shown:

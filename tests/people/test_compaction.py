@@ -48,7 +48,7 @@ async def at_summary(**more: Any) -> AsyncIterator[Bench]:
     run.blocked.add("summary")
     async with run:
         await run.settle()
-        assert run.drive.status().doing.startswith("summarise messages 2 to ")
+        assert run.drive.status().doing.startswith("asking the model to summarise messages 2 to ")
         yield run
 
 

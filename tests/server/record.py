@@ -72,7 +72,7 @@ async def people_runs(client: Client) -> dict[str, Run]:
     nobody = People(requests=RequestSettings(deadline_seconds=1))
     late = await begin(client, task(ONCE, "done", tools=("mark_once",), **{**CAREFUL, "people": nobody}))
     cancelled = await begin(client, task(calls(("mark", {"line": "slow", "seconds": 30})), "done"))
-    await until(cancelled, lambda status: status.doing.startswith("mark"))
+    await until(cancelled, lambda status: status.doing.startswith("calling mark"))
     await cancelled.cancel()
     found = {"edit": edited, "signals": signalled, "commands": commanded, "unknown": unknown}
     found |= {"cancelled": cancelled, "deadline": late}

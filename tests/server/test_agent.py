@@ -100,7 +100,7 @@ async def test_failure_has_the_error_that_the_machine_names_and_its_result(worki
 
 async def test_cancelled_run_returns_a_result(working: Client, settings: Settings) -> None:
     run = await begin(working, task(calls(("mark", {"line": "slow", "seconds": 30})), "done"))
-    await until(run, lambda status: status.doing.startswith("mark"))
+    await until(run, lambda status: status.doing.startswith("calling mark"))
     await run.cancel()
     result = await run.result()
     assert (result.exit_reason, result.ok) == ("cancelled", False)

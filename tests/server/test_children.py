@@ -211,7 +211,7 @@ async def under_way(client: Client, run: Run) -> Run:
     """The inner run, once it makes its call."""
     await until(run, lambda status: bool(status.children))
     child = inner_run(client, run)
-    await until(child, lambda status: status.doing.startswith("mark"))
+    await until(child, lambda status: status.doing.startswith("calling mark"))
     return child
 
 

@@ -258,7 +258,7 @@ async def test_encrypted_run_is_right(own: Settings, tmp_path: Path) -> None:
 async def test_run_that_was_ended_from_outside_has_no_result(agents: AgentClient) -> None:
     slow = calls(("mark", {"line": "slow", "seconds": 30}))
     run = await begin(agents.temporal, task(slow, "done"))
-    await until(run, lambda status: status.doing.startswith("mark"))
+    await until(run, lambda status: status.doing.startswith("calling mark"))
     with pytest.raises(RatchetError, match="not over"):
         await evidence_of(agents, run.id)
     await run.terminate("somebody did")

@@ -209,6 +209,24 @@ async def test_run_that_is_stopped_in_the_models_part_knows_what_the_tool_did(
     assert [(call.output, call.error) for call in result.calls] == [(f"done {how}", None)]
 
 
+async def test_status_says_when_a_call_has_come_to_its_question(quiet: Client, own: Settings) -> None:
+    agents = AgentClient(Connection(quiet, own, "the test server", queues=(TASK_QUEUE,)))
+    async with build_worker(quiet, own):
+        run = await begin(quiet, task(calls(("mark", {"line": "long"})), LONG, fuse="auto"))
+
+        async def is_asking() -> bool:
+            is_called = "mark" in str(await log_of(run))
+            return is_called and (await agents.status(run.id)).doing == "asking the model"
+
+        await eventually(is_asking)
+        status = await agents.status(run.id)
+        (call,) = (await run.describe()).raw_description.pending_activities
+        assert call.activity_type.name == "call_tool"
+        assert status.doing_since == pytest.approx(call.last_started_time.ToSeconds(), abs=5)
+        await command(run, "abort")
+        await run.result()
+
+
 # -- workers --------------------
 
 

@@ -300,7 +300,7 @@ async def test_run_that_was_reset_is_read_as_it_is_now(working: Client, settings
     assert (await agents.status(run.id)).exit_reason == "stop"
     ends.unlink()
     last = await reset(run, working, (await boundaries(run))[0])
-    await until(last, lambda status: status.doing.startswith("mark"))
-    assert (await agents.status(run.id)).doing.startswith("mark")
+    await until(last, lambda status: status.doing.startswith("calling mark"))
+    assert (await agents.status(run.id)).doing.startswith("calling mark")
     ends.touch()
     assert (await last.result()).was_reset

@@ -49,6 +49,7 @@ from workflows.gate import texts
 from workflows.hosts import Host, Identity
 from workflows.kernel.errors import MachineError
 from workflows.kernel.ledger import Breach
+from workflows.kernel.log import EDITED
 from workflows.kernel.machine import Exit, Interrupt
 from workflows.kernel.snapshot import Suspension, dump
 from workflows.kernel.transition import advance, leave_interrupt, refuse, resume, steer, with_credit
@@ -132,7 +133,7 @@ class Drive:
         if isinstance(effect, Interrupt):
             await self._interrupt(effect)
         elif isinstance(effect, AskPerson):
-            self.deliver(await self.run.decided(effect, self.run.place), effect)
+            self.deliver(await self.calls.decided(effect, self.run.place), effect)
         elif suspension.breach is not None:
             await self._meet_limit(suspension.breach)
         elif effect is not None:
@@ -189,7 +190,7 @@ class Drive:
         run.withdraw_requests("the run went on without it")
         now = self.calls.early.ended(effect, run.suspension, run.host.now())
         for note in pending.edit_notes(effect, run.place, pending.results):
-            run.adopt(steer(run.suspension, note, now=now, by="kernel"))
+            run.adopt(steer(run.suspension, note, now=now, by="kernel", about={EDITED: run.place}))
         self.calls.forget_effect()
         run.adopt(advance(run.suspension, answer, now=now, effect=effect))
 

@@ -34,7 +34,7 @@ SHORT_ARGUMENTS_BYTES = 2_000
 """Bytes of JSON up to which arguments are written into the log, and kept after their step. The digest always
 is."""
 COMMENT_CHARS = 1_000
-"""Characters of a comment in a `Decided`."""
+"""Characters of a comment in a `Decided`, and in what the log says of a vote beside its reason."""
 FACTS = {
     "kind", "activity_id", "tool", "digest", "rule", "bound", "labels", "options", "group", "approvers",
     "quorum", "deadline", "at_deadline",
@@ -385,9 +385,8 @@ class Requests:
         for request in self.open_requests:
             if kind is None or request.kind == kind:
                 withdrawn = self._close(request, "withdrawn", now)
-                self._tell(
-                    "Withdrawn", withdrawn, by="kernel", reason=f"{request.id} {request.kind}: {reason}"
-                )
+                text = f"{request.id} {request.kind}: {reason}"
+                self._tell("Withdrawn", withdrawn, by="kernel", reason=text, why=reason)
 
     # -- reading --------------------
 
@@ -438,13 +437,15 @@ class Requests:
         reason: str,
         by: str = "deadline",
         vote: Vote | None = None,
+        why: str = "",
     ) -> None:
+        about = _vote_facts(request, vote) if vote else _request_facts(request)
         self._events.append(
             RequestEvent(
                 event=event,
                 by=person_label(vote.by, vote.verified) if vote else by,
                 reason=reason,
-                about=_vote_facts(request, vote) if vote else _request_facts(request),
+                about={**about, "text": why} if why else about,
                 request=request,
             )
         )
@@ -491,6 +492,7 @@ def _vote_facts(request: Request, vote: Vote) -> JsonObject:
         "needed": request.quorum,
         "outcome": request.outcome,
         "arguments": _short(vote.arguments),
+        "text": vote.text[:COMMENT_CHARS] or None,
     }
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -20,6 +20,7 @@ from activities.contracts.labels import LabelSource
 
 __all__ = [
     "CLOSED",
+    "EDITED",
     "FORKED",
     "MIGRATED",
     "REFUSED",
@@ -48,6 +49,8 @@ VERSION = "machine_version"
 the whole context: of the first record, and of each by which a run comes to another version."""
 STEERED = "Steered"
 """Event of a record that holds a person's message."""
+EDITED = "edited"
+"""In `about` of such a record: the effect of which a person has edited calls, as it tells the model."""
 CLOSED = "Closed"
 """Event of a record that ends a run in the middle; `reason` begins with the exit reason."""
 REFUSED = "AnswerRefused"
@@ -85,6 +88,16 @@ class LoggedCall(Frozen):
     """How it failed, cut: a `ToolError`, a failure's type, an inner run's exit reason; None: it did not."""
     call: str = Field(default="", exclude_if=lambda call: not call)
     """Id of a tool's call, by which a message may answer it."""
+
+    @property
+    def heading(self) -> str:
+        """The title, and who edited the call."""
+        return f"{self.title}, edited by {self.edited_by}" if self.edited_by else self.title
+
+    @property
+    def summary(self) -> str:
+        """The heading, and how it failed: a call that was rejected was not made."""
+        return self.heading if self.error is None else f"{self.heading}: {self.error.replace('_', ' ')}"
 
 
 class Record(Frozen):
@@ -151,14 +164,21 @@ class Record(Frozen):
     """Labels that the run has since then, and what brought them."""
 
     @property
-    def summary(self) -> str:
-        """In words what happened: the broken rule; or what was thought, why if that is more, and which calls
-        come next; or else which were made."""
+    def words(self) -> str:
+        """What was thought, and why if that is more; or the broken rule."""
         is_repeated = self.reason.strip() == self.thought.strip()
-        words = "; ".join(filter(None, (self.thought, "" if is_repeated else self.reason)))
-        wanted = "; ".join(one.title for one in self.asked)
-        made = "; ".join(one.title for one in self.answered if one.kind not in NO_CALLS)
-        return self.error or " -> ".join(filter(None, (words, wanted))) or made
+        return self.error or "; ".join(filter(None, (self.thought, "" if is_repeated else self.reason)))
+
+    @property
+    def made(self) -> tuple[LoggedCall, ...]:
+        """The calls that have ended, but for questions."""
+        return tuple(one for one in self.answered if one.kind not in NO_CALLS)
+
+    @property
+    def summary(self) -> str:
+        """The words and which calls come next; or else which were made."""
+        wanted = "" if self.error else "; ".join(one.title for one in self.asked)
+        return " -> ".join(filter(None, (self.words, wanted))) or "; ".join(one.summary for one in self.made)
 
     @model_serializer(mode="wrap")
     def _lean(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -253,6 +273,8 @@ class Checkpoint:
     state: str
     at: float
     """Seconds since 1970."""
+    is_end: bool = False
+    """The run's end; what goes on from there is a step of its own."""
 
 
 def checkpoints(records: Iterable[Record]) -> tuple[Checkpoint, ...]:
@@ -266,7 +288,7 @@ def checkpoints(records: Iterable[Record]) -> tuple[Checkpoint, ...]:
             found[0] = Checkpoint(0, record.seq, record.to, record.at)
         if record.begins or record.reopens:
             number = record.step + 1
-            found[number] = Checkpoint(number, record.seq, record.to, record.at)
+            found[number] = Checkpoint(number, record.seq, record.to, record.at, record.reopens)
     return tuple(found.values())
 
 

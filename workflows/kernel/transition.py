@@ -874,6 +874,7 @@ class Transition:
         context = self.candidate(s.context, effect.keep)
         self.snapshot = replace(s, context=context)
         self.say(effect.say)
+        self.thought = self.thought if effect.thought is None else effect.thought
         kept = {name: getattr(context, name) for name in effect.keep}
         self.remember(effect, None, kept)
 

@@ -66,7 +66,9 @@ class SandboxCall(Call[AnswerRecord]):
     async def perform(self) -> Any:
         """Make it."""
         site = self.calls.site(self.activity_id, self.effect.title)
-        return await self.run.host.perform(self.effect, site)
+        words = "running code" if self.effect.kind == "run_code" else "reading artifacts"
+        with self.calls.under_way.shown(words):
+            return await self.run.host.perform(self.effect, site)
 
 
 class PersonsAnswer(Call[AnswerRecord]):
@@ -77,4 +79,4 @@ class PersonsAnswer(Call[AnswerRecord]):
     async def ask(self) -> None:
         """Ask, unless it is answered. Raises Preempted and RunEnds."""
         if self.record.answer is None:
-            self.calls.pending.end(self.name, await self.run.decided(self.wanted, self.name))
+            self.calls.pending.end(self.name, await self.calls.decided(self.wanted, self.name))

@@ -109,7 +109,8 @@ class DoneCalls:
         def give_out() -> Coroutine[Any, Any, CallAnswer]:
             return run.host.perform(request.model_copy(update={"void": tuple(waiting.void)}), site)
 
-        done = await self._under_way.once_begun(waiting, give_out)
+        with self._under_way.shown(f"undoing {call.tool} of {call.activity_id}"):
+            done = await self._under_way.once_begun(waiting, give_out)
         assert isinstance(done, Compensated)
         if done.ok:
             at = self.calls.index(call)

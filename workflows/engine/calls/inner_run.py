@@ -44,7 +44,8 @@ class InnerRun(Call[AnswerRecord]):
         child = ChildRun(workflow_id, task, title, parents, ids, me.reset_since, self.wanted.roles)
         under_way.children[workflow_id] = {**task.limits.caps, "seconds": 0}
         try:
-            result = await self.run.host.run_child(child)
+            with under_way.shown(f"inner run: {title}"):
+                result = await self.run.host.run_child(child)
         finally:
             del under_way.children[workflow_id]
         is_stopped = under_way.is_stopped

@@ -28,6 +28,7 @@ from workflows.gate import texts
 from workflows.hosts import CallSite
 from workflows.kernel.ledger import Breach
 from workflows.kernel.snapshot import Suspension
+from workflows.status import ASKING
 
 __all__ = ["Question", "recover_questions"]
 
@@ -91,7 +92,7 @@ class Question(Call[AnswerRecord]):
     async def _summary(self, part: Part, run_then: Suspension) -> ModelReplied | EffectFailed:
         """The reply to the question for a summary, which is beside the run's conversation."""
         run, calls = self.run, self.calls
-        calls.doing = question = part.question(self.effect)
+        question = part.question(self.effect)
         times = calls.compaction.shortening.summaries
         name = f"{self.name}~compact" + (f".{times}" if times else "")
         site = call_site(
@@ -99,11 +100,9 @@ class Question(Call[AnswerRecord]):
             conversation=part.conversation.add(*question.say), requests=1 + calls.spare_requests(run_then),
         )  # fmt: skip
         run.begin("model_calls")
-        try:
+        with calls.under_way.shown(f"{ASKING} to {question.title}"):
             reply: Any = await run.host.perform(question, site)
-            return self._checked(question, site, reply)
-        finally:
-            calls.doing = None
+        return self._checked(question, site, reply)
 
     def _take_summary(self, part: Part, reply: ModelReplied | EffectFailed) -> None:
         """Send it from now on, or the question as it is; log which."""
@@ -134,7 +133,9 @@ class Question(Call[AnswerRecord]):
         self.run.begin("model_calls")
         now = self.run.host.now()
         site = calls.question_site(calls.under_way.since, self.activity_id, effect, now)
-        return self._checked(effect, site, await calls.perform(effect, site, self.name))
+        with calls.under_way.shown(ASKING):
+            reply = await calls.perform(effect, site, self.name)
+        return self._checked(effect, site, reply)
 
     def _checked(
         self, effect: AskModel, site: CallSite, reply: ModelReplied | EffectFailed

@@ -15,14 +15,17 @@ from pydantic import TypeAdapter
 
 from activities.contracts import (
     AskModel,
+    AskPerson,
     CallTools,
     Effect,
     JsonObject,
+    PersonDecided,
     Together,
     ToolInput,
     ToolResult,
     added,
 )
+from activities.contracts.titles import cut
 from workflows.engine.calls.done import DoneCalls
 from workflows.engine.calls.early import EarlyQuestions
 from workflows.engine.calls.records import PendingEffect
@@ -55,8 +58,6 @@ class RunCalls:
         """Of the pending effect."""
         self.prepared: Effect[Any] | None = None
         """The pending effect as its calls are made."""
-        self.doing: Effect[Any] | None = None
-        """What is asked before it, such as a summary."""
         self.under_way = UnderWay(run)
         self.done = DoneCalls(run, self.under_way)
         self.cached: dict[str, ToolResult] = {}
@@ -175,6 +176,11 @@ class RunCalls:
             )
             self.run.log_event("Labelled", reason=text, brings=brings)
 
+    async def decided(self, effect: AskPerson, name: str) -> PersonDecided:
+        """What people decide on a question of the machine. Raises as `RunState.closed`."""
+        with self.under_way.shown(f"asking a person: {cut(effect.text, 120)}"):
+            return await self.run.decided(effect, name)
+
     # -- the end of an effect --------------------
 
     def forget_effect(self) -> None:
@@ -216,9 +222,11 @@ class RunCalls:
     @property
     def facts(self) -> dict[str, Any]:
         """The fields of the run's status about its calls."""
-        effect = self.run.suspension.effect
+        effect, doing = self.prepared or self.run.suspension.effect, self.under_way.doing
+        words, since = doing or (effect.title if effect else "", None)
         found: dict[str, Any] = {
-            "doing": (self.doing or self.prepared or effect).title if effect else "",
+            "doing": words,
+            "doing_since": since,
             "children": tuple(self.under_way.children),
         }
         # of several calls, one that waits for its next attempt

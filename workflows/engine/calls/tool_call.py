@@ -163,7 +163,8 @@ class PendingToolCall(Call[ToolCallRecord]):
         self.run.bounds.begin(self.name)
         result: Any = None
         try:
-            result = await calls.perform(request, site, self.name)
+            with under_way.shown(f"calling {call.title}"):
+                result = await calls.perform(request, site, self.name)
         finally:
             if not isinstance(result, NotBegun):
                 calls.done.report(call, site, result)
@@ -244,7 +245,9 @@ class PendingToolCall(Call[ToolCallRecord]):
         site = call_site(run.identity, run_then, f"{self.activity_id}?", title, now)
         request = self._input(ReconcileInput, made.key, RETRIES)
         given_out = GivenOut(self.name, site.title, self.record.void, limited=False)
-        found = await self.calls.under_way.once_begun(given_out, lambda: run.host.perform(request, site))
+        under_way = self.calls.under_way
+        with under_way.shown(f"finding the outcome of {self.call.title}"):
+            found = await under_way.once_begun(given_out, lambda: run.host.perform(request, site))
         self.record.reconciled = True
         return found if isinstance(found, Reconciled) else None
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -71,6 +73,7 @@ class UnderWay:
         """Calls that wait to be begun."""
         self.children: dict[str, dict[str, float]] = {}
         """Inner runs, by workflow id: what each may spend, by counter."""
+        self._shown: list[tuple[str, float]] = []
         self.start_over()
 
     def start_over(self) -> None:
@@ -114,6 +117,27 @@ class UnderWay:
         """Unsafe calls that are being made, in words."""
         specs = self.run.specs
         return [call.title for call in self.tool_calls.values() if not specs[call.tool].repeatable]
+
+    # -- for people --------------------
+
+    @contextmanager
+    def shown(self, words: str) -> Iterator[None]:
+        """Meanwhile the run's status says this."""
+        one = (words, self.run.host.now())
+        self._shown.append(one)
+        try:
+            yield
+        finally:
+            self._shown.remove(one)
+
+    @property
+    def doing(self) -> tuple[str, float] | None:
+        """What is being done, in words, and since when; None: nothing."""
+        if not self._shown:
+            return None
+        times = Counter(words for words, _ in self._shown)
+        words = "; ".join(f"{one}{f' ({many} at once)' if many > 1 else ''}" for one, many in times.items())
+        return words, min(since for _, since in self._shown)
 
     # -- beginning --------------------
 

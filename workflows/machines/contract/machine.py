@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from activities.contracts import ReadArtifacts
@@ -135,7 +134,9 @@ def ask(c: Contract, run: Run, overdraft: Overdraft) -> Generator[Effect[Any], A
         )
         decision = decision_of(reply)
         keep = {"iteration": number, "last_decision": decision, "round": round}
-        yield Say(keep=keep, label=f"decision #{number}")
+        yield Say(
+            keep=keep, label=f"decision #{number}", thought=decision.notes or decision.completion_summary
+        )
         mapped = yield from fill_slots(c, decision)
         if not run.inbox:
             return decision, mapped
@@ -157,15 +158,13 @@ def decision_patch(c: Contract, judgement: Judged) -> Patch:
 
 def route(c: Contract, run: Run, patch: Patch, judgement: Judged) -> VisitEnd:
     """On to the tool, around again, or to an exit, with this patch."""
-    decision, thought = judgement.decision, judgement.decision.notes
     if judgement.action == "call_tool":
-        return patch, ToolChosen(thought=thought)
+        return patch, ToolChosen()
     timed = {**patch, **timing_patch(c, run, judgement.action)}
     if judgement.action == "decision":
-        event: Event = ForcedRerun(decision.problem) if judgement.forced else Rerun()
-        return {**timed, "round": c.after(patch).round.next}, replace(event, thought=thought)
-    ended, event = exit_or_wrap_up(c, timed, judgement.exit_reason)
-    return ended, replace(event, thought=thought)
+        event: Event = ForcedRerun(judgement.decision.problem) if judgement.forced else Rerun()
+        return {**timed, "round": c.after(patch).round.next}, event
+    return exit_or_wrap_up(c, timed, judgement.exit_reason)
 
 
 def exit_or_wrap_up(c: Contract, patch: Patch, reason: str) -> VisitEnd:
@@ -250,7 +249,7 @@ def execute(c: Contract, run: Run) -> Visit:
         **log_patch(c, event),
         **round_end(c, run, "call_tool", tools=int(ran), render=int(writes)),
     }
-    return patch, ToolFinished(f"{result.tool}: {', '.join(new)}" if ran else "")
+    return patch, ToolFinished(f"kept as {', '.join(new)}" if new else "")
 
 
 # -- exit (5.13) ----------------------------------------------------------------------------------
