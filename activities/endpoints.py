@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from difflib import get_close_matches
+from urllib.parse import urlsplit, urlunsplit
 
 from activities.contracts.specs import ModelSpec
 
 __all__ = [
     "ANTHROPIC", "BASE_URL", "ENDPOINTS", "GOOGLE", "OPENAI", "Endpoint", "endpoint_at", "key_in_environment",
-    "missing_key", "no_key", "provider_of", "url_of", "with_provider",
+    "missing_key", "no_key", "normal_url", "provider_of", "url_of", "with_provider",
 ]  # fmt: skip
 
 BASE_URL = "OPENAI_BASE_URL"
@@ -89,6 +90,21 @@ def url_of(model: ModelSpec) -> str | None:
     return model.base_url or (_base_url() if endpoint is OPENAI else "") or endpoint.url
 
 
+def normal_url(url: str) -> str:
+    """The URL in the one form in which URLs are compared. Raises ValueError."""
+    try:
+        parts = urlsplit(url.strip())
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number
+        usable = False
+    if not usable:
+        got = "" if {"@", "?"} & {*url} else f", got {url[:80]!r}"  # they come with passwords and keys
+        raise ValueError(f"expected an http(s) URL, such as http://localhost:11434/v1{got}")
+    user, at, host = parts.netloc.rpartition("@")
+    host = host.lower().removesuffix(":443" if parts.scheme == "https" else ":80")
+    return urlunsplit((parts.scheme, f"{user}{at}{host}", parts.path.rstrip("/"), parts.query, ""))
+
+
 def endpoint_at(url: str) -> Endpoint | None:
     """The provider whose host is that of the URL: no key but its own may go there."""
     try:
@@ -116,9 +132,12 @@ def no_key(model: ModelSpec, endpoint: Endpoint) -> str:
     default = ", the default," if model == ModelSpec() else ""
     others = [f"{one.prefixes[0]}... takes {one.key_names}" for one in ENDPOINTS.values() if one.prefixes]
     hint = f" (--model {', --model '.join(others)})" if endpoint is OPENAI else ""
+    others_set = [name for name, value in os.environ.items() if value and name not in endpoint.key_variables]
+    near = get_close_matches(endpoint.key_variables[0], others_set, 1, 0.85)
+    misspelt = f"; {near[0]} is set, which is another name" if near else ""
     return (
         f"model {model.name}{default} is asked at {endpoint.title} and needs its key: set "
-        f"{endpoint.key_names} where the worker runs{hint}. For another server (Ollama: "
+        f"{endpoint.key_names} where the worker runs{misspelt}{hint}. For another server (Ollama: "
         f"http://localhost:11434/v1) give --base-url or {BASE_URL}; --model scripted needs neither"
     )
 

@@ -8,9 +8,11 @@ process, and Temporal's workflow sandbox can import it too.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
@@ -27,6 +29,12 @@ __all__ = ["ExtensionError", "declared", "load_extensions", "load_modules"]
 
 ENTRY_POINT_GROUP = "ratchet.modules"
 USER_PACKAGE = "ratchet_user"
+NAMED_BY = "RATCHET_MODULES, or `modules` of the agent file or of the program"
+"""Who can have named a module."""
+UNKNOWN_ARGUMENT = re.compile(
+    r"(?P<called>\w+)(\.__init__)?\(\) got an unexpected keyword argument '(?P<name>\w+)'"
+)
+"""What Python says of it."""
 
 
 class ExtensionError(Exception):
@@ -77,9 +85,9 @@ def _load(name: str) -> ModuleType:
         return _import(name)
     path = Path(name).expanduser().resolve()
     if not path.is_file():
-        raise ExtensionError(f"{path}: no such file; `modules` names Python files or modules")
+        raise ExtensionError(f"{path}: no such file; correct {NAMED_BY}")
     if path.suffix != ".py":
-        raise ExtensionError(f"{path}: not a Python file; its name must end in .py")
+        raise ExtensionError(f"{path}: not a Python file; its name must end in .py: correct {NAMED_BY}")
     return _import(_user_files.add(path), str(path))
 
 
@@ -90,7 +98,8 @@ def _import(name: str, file: str | None = None) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (name == missing or name.startswith(f"{missing}.")):
             raise ExtensionError(
-                f"there is no module {name}; install its package, or give the path of a .py file"
+                f"there is no module {name}; install its package, or name the path of a .py file; correct "
+                f"{NAMED_BY}"
             ) from error
         raise ExtensionError(_failure(file or name, error)) from error
 
@@ -147,7 +156,7 @@ def _failure(name: str, error: BaseException) -> str:
     """Such as `tools.py: line 3: NameError: ...`: the deepest line of the module itself, and the cause."""
     if isinstance(error, SyntaxError):
         return f"{error.filename or name}: line {error.lineno}: {type(error).__name__}: {error.msg}"
-    cause = f"{type(error).__name__}: {error}"
+    cause = f"{type(error).__name__}: {error}{_meant_argument(error)}"
     ours = (__file__, importlib.__file__)
     frames = [
         frame
@@ -156,3 +165,18 @@ def _failure(name: str, error: BaseException) -> str:
     ]
     own = [frame for frame in frames if frame.filename == name] or frames
     return f"{own[-1].filename}: line {own[-1].lineno}: {cause}" if own else f"{name}: {cause}"
+
+
+def _meant_argument(error: BaseException) -> str:
+    """For a call with an argument that there is not, such as `Tool(model=...)`: those that there are."""
+    said = UNKNOWN_ARGUMENT.match(str(error)) if isinstance(error, TypeError) else None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if said is None or not frames:
+        return ""
+    called = {**frames[-1].f_globals, **frames[-1].f_locals}.get(said["called"])
+    try:
+        names = list(inspect.signature(called).parameters)  # type: ignore[arg-type]  # TypeError: it is not callable
+    except (TypeError, ValueError):
+        return ""
+    close = difflib.get_close_matches(said["name"], names, 1, 0.7)
+    return f"; did you mean `{close[0]}`?" if close else f"; it takes {', '.join(names)}"

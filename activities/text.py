@@ -5,7 +5,24 @@ from __future__ import annotations
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-__all__ = ["problem_of", "problems_text", "readable"]
+__all__ = ["KEY_ITSELF", "problem_of", "problems_text", "readable"]
+
+KEY_ITSELF = "[key]"
+"""Pydantic's mark, behind a key of a mapping, for a problem of the key and not of its value."""
+TRUTH, WHOLE, NUMBER = "expected true or false", "expected a whole number", "expected a number"
+SAID = {
+    "missing": "is missing",
+    "extra_forbidden": "unknown key",
+    "string_type": "expected a string",
+    "bool_type": TRUTH,
+    "bool_parsing": TRUTH,
+    "int_type": WHOLE,
+    "int_parsing": WHOLE,
+    "int_from_float": WHOLE,
+    "float_type": NUMBER,
+    "float_parsing": NUMBER,
+}
+"""Pydantic's name of a problem -> what a person or a model reads, where its own words say less."""
 
 
 def readable(text: str) -> str:
@@ -14,11 +31,11 @@ def readable(text: str) -> str:
 
 
 def problems_text(error: ValidationError, most: int = 20, under: str = "") -> str:
-    """Each wrong field with its problem: `price.input: Field required; ...`. No value is repeated: it may be
-    a secret. `under`: a key that all fields stand under."""
-    details = error.errors(include_url=False, include_input=False, include_context=False)
+    """Each wrong field with its problem: `price.input: is missing; ...`. No value is repeated: it may be
+    a secret; of one with a wrong type this is named. `under`: a key that all fields stand under."""
+    details = error.errors(include_url=False, include_context=False)
     lines = [
-        f"{_path((under, *one['loc']) if under else one['loc'])}: {problem_of(one)[:300]}"
+        f"{_path((under, *one['loc']) if under else one['loc'])}: {problem_of(one)[:300]}{_type_given(one)}"
         for one in details[:most]
     ]
     more = [f"and {len(details) - most} more"] if len(details) > most else []
@@ -26,9 +43,16 @@ def problems_text(error: ValidationError, most: int = 20, under: str = "") -> st
 
 
 def problem_of(detail: ErrorDetails) -> str:
-    """The message of one error without the name of its exception's class."""
-    return detail["msg"].removeprefix("Value error, ")
+    """What one error says, in the words of all our messages: `is missing`, `expected a number`."""
+    words = detail["msg"].removeprefix("Value error, ")
+    if words.startswith("Input should be"):
+        words = words.replace("Input should be", "expected", 1)
+    return SAID.get(detail["type"], words)
+
+
+def _type_given(detail: ErrorDetails) -> str:
+    return f", got {type(detail['input']).__name__[:80]}" if detail["type"].endswith("_type") else ""
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part)[:80] for part in location) or "the whole"
+    return ".".join(str(part)[:80] for part in location if part != KEY_ITSELF) or "the whole"

@@ -136,13 +136,13 @@ async def clear_errors(where: str, run_id: str = "", *, query: bool = False) -> 
     from temporalio.service import RPCError
 
     from activities.store.blobs import StoreError
-    from activities.store.encryption import KeyMissing, NotDecrypted
+    from activities.store.encryption import KeyMissing, NotDecrypted, OfAnotherStore
 
     try:
         yield
     except RPCError as error:
         raise (query and _of_query(error, where, run_id)) or _translated(error, where, run_id) from error
-    except (KeyMissing, NotDecrypted) as error:
+    except (KeyMissing, NotDecrypted, OfAnotherStore) as error:
         what = f"of run {run_id}" if run_id else f"at {where}"
         raise Unreadable(f"what Temporal has {what} cannot be read here: {error}") from error
     except StoreError as error:

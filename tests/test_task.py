@@ -233,7 +233,7 @@ def test_options_that_name_no_hook_of_a_user_run_shipped_code_alone(tmp_path: Pa
     ("values", "problem"),
     [
         ({"MACHINE": "clerk"}, "is not a Machine"),
-        ({"MACHINE": replace(clerk.MACHINE)}, "clerk of version 1 already"),
+        ({"MACHINE": replace(clerk.MACHINE)}, "a machine clerk of version 1 is in .*clerk.py, too"),
         ({"RULES": {"r": 5}}, "rule 'r' is not callable"),
         ({"POLICIES": {"max_tokens": lambda spec: None}}, "policy max_tokens already"),
     ],

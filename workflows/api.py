@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from activities.contracts import (
     GOAL_BYTES,
@@ -249,13 +250,8 @@ class AgentSpec(Strict):
             raise ValueError(
                 f"the role `default` is missing; there are: {', '.join(sorted(models)) or 'none'}"
             )
-        for role, model in models.items():
-            others = [name for name in models if name != role]
-            if wrong := [name for name in model.fallback if name not in others]:
-                known = ", ".join(others) or "none"
-                raise ValueError(f"{role}.fallback: there is no other model {wrong[0]!r}; there are: {known}")
-            if len(set(model.fallback)) < len(model.fallback):
-                raise ValueError(f"{role}.fallback: a model is named twice")
+        if wrong := list(_wrong_fallbacks(models)):
+            raise ValidationError.from_exception_data(cls.__name__, wrong)
         return models
 
     @field_validator("output", mode="before")
@@ -287,6 +283,19 @@ class AgentSpec(Strict):
         if twice := sorted(name for name, times in Counter(tools).items() if times > 1):
             raise ValueError(f"duplicate tool: {', '.join(twice)}")
         return tools
+
+
+def _wrong_fallbacks(models: Mapping[str, ModelSpec]) -> Iterator[InitErrorDetails]:
+    """Names under `fallback` that cannot be meant, each at its own place."""
+    for role, model in models.items():
+        others = [name for name in models if name != role]
+        for index, name in enumerate(model.fallback):
+            if name in others and name not in model.fallback[:index]:
+                continue
+            known = f"there is no other model {name!r}; there are: {', '.join(others) or 'none'}"
+            problem = f"{name!r} is named twice" if name in others else known
+            said = PydanticCustomError("wrong_fallback", "{problem}", {"problem": problem})
+            yield {"type": said, "loc": (role, "fallback", index), "input": name}
 
 
 class Fork(Frozen):

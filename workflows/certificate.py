@@ -11,10 +11,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationError
 
 # modules of the vocabulary, not all of it: `ratchet show` reads what is here
 from activities.contracts.base import JsonObject, Strict
+from activities.text import problems_text
 from workflows.kernel.log import FORKED, STARTED, Record
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class Certificate(Strict):
             digest = hashlib.sha256(text.encode()).hexdigest()
             return cls(digest=digest, complete=found["complete"], **found["subject"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            why = f"it has no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0]
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            why = problems_text(error, 3) if isinstance(error, ValidationError) else why
             raise ValueError(f"not a certificate ({why}); {advice}") from error
 
     def differences(self, found: Digests | None) -> list[str]:

@@ -81,7 +81,7 @@ def _machines_of(module: ModuleType, place: str) -> list[_Registered]:
         if known and known.machine is not one:
             file = getattr(sys.modules[known.module], "__file__", None) or known.module
             raise ValueError(
-                f"{place}: there is a machine {one.name} of version {one.version} already, in {file}"
+                f"{place}: a machine {one.name} of version {one.version} is in {file}, too; rename one"
             )
     return [_Registered(one, module.__name__) for one in found]
 

@@ -123,7 +123,10 @@ def _check_inner_machine(value: Any, models: Collection[str], extensions: Extens
 
 
 def missing_tools(machine: Machine, tools: Sequence[str]) -> list[str]:
-    """What is wrong with tools that states declare and a run with these tools lacks."""
+    """What is wrong with a run that has these tools: the machine needs some, or a state declares others."""
+    if machine.needs_tools and not tools:
+        advice = "name some under `tools`, or take another machine"
+        return [f"machine {machine.name} needs at least one; {advice}"]
     found = []
     for state in machine.states:
         for name in sorted((state.tools or frozenset()) - set(tools)):
@@ -167,7 +170,8 @@ def program_for(
     _check_inner(options, tuple(dict.fromkeys((*machine.roles, *task.models))), extensions)
     tools = RunTools(task.tools, {} if specs is None else specs)
     known = () if specs is None else tools
-    if not task.depth and (missing := missing_tools(machine, task.tools)):
+    may_lack = task.depth and not machine.needs_tools  # an outer run gives what it likes
+    if not may_lack and (missing := missing_tools(machine, task.tools)):
         raise InvalidTask(f"tools: {missing[0]}")
     if not task.depth:
         found = problems(task.approvals, task.people, specs=known)

@@ -18,7 +18,6 @@ from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -33,6 +32,7 @@ from activities.endpoints import (
     endpoint_at,
     key_in_environment,
     no_key,
+    normal_url,
 )
 from activities.extras import missing_extra
 from activities.pricing import cost_of, estimated_usage
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     Clients = dict[tuple[str, str], AsyncOpenAI]
     """By URL and key."""
 
-__all__ = ["PROVIDERS", "OpenAIProvider", "normal_url"]
+__all__ = ["PROVIDERS", "OpenAIProvider"]
 
 Asked = tuple[str, str, str]
 """URL, model and API."""
@@ -155,10 +155,10 @@ class OpenAIProvider:
     def _server(self, model: ModelSpec) -> Server:
         """The server for a model. Raises a fatal `ProviderError` if it may not be used."""
         endpoint = self._endpoint
-        configured = normal_url(self._base_url, BASE_URL) if self._base_url else endpoint.url
-        wanted = normal_url(model.base_url, "base_url") if model.base_url else configured
+        configured = _url(self._base_url, BASE_URL) if self._base_url else endpoint.url
+        wanted = _url(model.base_url, "base_url") if model.base_url else configured
         if wanted != configured:
-            if wanted not in (normal_url(url, "RATCHET_BASE_URLS") for url in self._allowed):
+            if wanted not in (_url(url, "RATCHET_BASE_URLS") for url in self._allowed):
                 raise ProviderError(
                     "fatal",
                     "base_url_not_allowed",
@@ -452,20 +452,12 @@ def _took_no(quirk: str, server: Server) -> str:
 # -- addresses and models ------------------------------------------------------------------------------
 
 
-def normal_url(url: str, where: str) -> str:
-    """The URL in the one form in which URLs are compared. Raises `ProviderError`."""
+def _url(url: str, where: str) -> str:
+    """The URL in its normal form. Raises `ProviderError` that says where it comes from."""
     try:
-        parts = urlsplit(url.strip())
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number
-        usable = False
-    if not usable:
-        raise ProviderError(
-            "fatal", "bad_base_url", f"{where} is no http(s) URL, such as http://localhost:8000/v1"
-        )
-    user, at, host = parts.netloc.rpartition("@")
-    host = host.lower().removesuffix(":443" if parts.scheme == "https" else ":80")
-    return urlunsplit((parts.scheme, f"{user}{at}{host}", parts.path.rstrip("/"), parts.query, ""))
+        return normal_url(url)
+    except ValueError as error:
+        raise ProviderError("fatal", "bad_base_url", f"{where}: {error}") from None
 
 
 def _is_named(listed: str, model: str) -> bool:

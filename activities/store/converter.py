@@ -43,7 +43,7 @@ from temporalio.exceptions import ApplicationError
 from activities.contracts import Frozen, ModelInput, ModelReplied, ToolInput, ToolResult
 from activities.store.blobs import DIGEST, BlobStore, StoreError
 from activities.store.codec import INLINE, STRANGE, UNREADABLE, Codec
-from activities.store.encryption import ENCODED, Keys
+from activities.store.encryption import ENCODED, Keys, OfAnotherStore
 from activities.store.secret import StoreSecret
 from activities.text import problems_text
 
@@ -305,10 +305,9 @@ def _readable(number: int, payload: Payload, hint: type | None) -> Payload:
     if encoding == b"binary/plain" and hint in (None, bytes):
         return payload
     if encoding in REPLACED:
-        problem = f"argument {number} is {REPLACED[encoding]}"
         if any(isinstance(kind, type) and issubclass(kind, Frozen) for kind in (hint, *get_args(hint))):
-            raise StoreError(problem)
-        raise _refusal(problem, [])
+            raise OfAnotherStore if encoding == UNREADABLE else StoreError(f"it is {UNSIGNED_TEXT}")
+        raise _refusal(f"argument {number} is {REPLACED[encoding]}", [])
     if encoding == b"binary/null":
         return Payload(metadata={"encoding": b"json/plain"}, data=b"null")
     shown = encoding.decode(errors="replace")[:80] or "none"

@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # who has no keys need not wait for these
     from pydantic import SecretStr
 
 __all__ = [
-    "ENCODED", "KeyMissing", "Keys", "NotDecrypted", "SealedBlobs", "WrongKey", "check_keys", "is_sealed",
+    "ENCODED", "KeyMissing", "Keys", "NotDecrypted", "OfAnotherStore", "SealedBlobs", "WrongKey",
+    "check_keys", "is_sealed",
 ]  # fmt: skip
 
 MAGIC = b"\x8bRatchet sealed 1\n"
@@ -42,6 +43,16 @@ class KeyMissing(StoreUnavailable):
 class NotDecrypted(StoreUnavailable):
     """This process has a key of that name, but it does not fit: it is another key, or the bytes were
     changed."""
+
+
+class OfAnotherStore(StoreError):
+    """A value is encrypted, and was written by processes with another secret than this one's."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it is encrypted, and this process has neither the keys nor the secret of those that wrote it: "
+            f"name their directory with --data-dir, or set {VARIABLE} and RATCHET_STORE_SECRET as they have"
+        )
 
 
 class WrongKey(StoreError):

@@ -403,9 +403,6 @@ def load_tools(settings: Settings) -> dict[str, Tool[Any]]:
                 "write TOOL = Tool(name=..., params=..., run=...)"
             )
         if tool.name in files:
-            raise ExtensionError(
-                f"two tools have the name {tool.name}: one in {files[tool.name]}, one in {file}; "
-                "rename one of them"
-            )
+            raise ExtensionError(f"{file}: a tool {tool.name} is in {files[tool.name]}, too; rename one")
         tools[tool.name], files[tool.name] = tool, file
     return dict(sorted(tools.items()))

@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ValidationError
 
-from activities.endpoints import ENDPOINTS, endpoint_at, missing_key, provider_of, url_of
+from activities.endpoints import (
+    BASE_URL,
+    ENDPOINTS,
+    endpoint_at,
+    missing_key,
+    normal_url,
+    provider_of,
+    url_of,
+)
 from activities.extensions import ExtensionError, declared, load_extensions, load_modules
 from activities.extras import missing_extra
 from activities.settings import Settings
@@ -248,7 +256,7 @@ def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Se
     have what a newer one has: a tool, machine, rule, policy or hook of the same name.
 
     A module that is `named` now, or by the environment, stays: its fault is an error for whoever loads it.
-    Gives a message for each module that is left out.
+    Gives a message for each reason why modules are left out.
     """
 
     def load(*modules: str) -> None:
@@ -264,7 +272,8 @@ def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Se
 
     needed = tuple(named)
     remembered = [name for name in settings.modules if name not in needed]
-    kept, messages = [name for name in settings.modules if name in needed], []
+    kept = [name for name in settings.modules if name in needed]
+    left_out: dict[str, list[str]] = {}
     try:
         load(*kept)
     except FAULTS:  # beside a module that is broken, nothing can be said of the others
@@ -273,13 +282,21 @@ def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Se
         try:
             load(*kept, name)
         except FAULTS as error:
-            messages.append(
-                f"the module {name}, named by an earlier command in this directory, is left out: "
-                f"{error}. If it is not needed any more: ratchet modules --forget {shlex.quote(name)}"
-            )
+            left_out.setdefault(str(error).removeprefix(f"{name}: "), []).append(name)
         else:
             kept.append(name)
-    return settings.model_copy(update={"modules": tuple(kept)}), tuple(messages)
+    messages = tuple(_left_out_text(why, names) for why, names in left_out.items())
+    return settings.model_copy(update={"modules": tuple(kept)}), messages
+
+
+def _left_out_text(why: str, names: Sequence[str]) -> str:
+    if len(names) > 1:
+        return (
+            f"left out {len(names)} modules that earlier commands named: {why}; `ratchet modules` lists "
+            "them, and with --forget NAME forgets one"
+        )
+    forget = f"`ratchet modules --forget {shlex.quote(names[0])}` forgets it"
+    return f"left out {names[0]}, which an earlier command named: {why}; {forget}"
 
 
 def module_facts(name: str) -> dict[str, Any]:
@@ -301,34 +318,29 @@ def _tools_of(module: str) -> list[Any]:
         raise UsageError(str(error)) from error
 
 
-def check_key(models: Iterable[ModelSpec]) -> None:
-    """Raise a UsageError when a model needs a key that is not set, or a library that is missing."""
-    asked = list(models)
-    if any(provider_of(spec) in ENDPOINTS for spec in asked) and find_spec("openai") is None:
+def check_key(models: Mapping[str, ModelSpec], place: Callable[[KeyPath], str] | None = None) -> None:
+    """Raise a UsageError when a model needs a key that is not set, or a library that is missing. `place` says
+    where a key of the agent is."""
+    if any(provider_of(spec) in ENDPOINTS for spec in models.values()) and find_spec("openai") is None:
         raise UsageError(missing_extra("openai"))
-    for spec in asked:
+    for role, spec in models.items():
         if problem := missing_key(spec):
-            raise UsageError(problem)
+            raise UsageError(f"{place(('models', role))}: {problem}" if place else problem)
 
 
 async def check_servers(models: Mapping[str, ModelSpec]) -> None:
     """Raise a UsageError when no server answers for a model that is asked by HTTP, nor for its fallbacks: the
     run would try for a minute."""
-    asked = {role: url for role, spec in models.items() if (url := url_of(spec))}
+    asked = {role: url for role, spec in models.items() if (url := _address(spec))}
     if not asked:
         return  # without the time that an HTTP client takes to be made
     import httpx2
-
-    from activities.provider import ProviderError
-    from activities.providers.openai import normal_url
 
     silent: dict[str, str] = {}
 
     async def ask(url: str) -> None:
         try:
-            await client.get(normal_url(url, "the model server's address"))
-        except ProviderError as error:
-            raise UsageError(str(error)) from None
+            await client.get(url)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
             silent[url] = str(error) or type(error).__name__
         except httpx2.HTTPError:
@@ -348,6 +360,15 @@ async def check_servers(models: Mapping[str, ModelSpec]) -> None:
                 f"so nothing was started; {start}check the network (HTTPS_PROXY, if there is a proxy), or "
                 "name another with --base-url"
             )
+
+
+def _address(model: ModelSpec) -> str | None:
+    """Where the model is asked by HTTP; None: it is not. Raises UsageError for what is no address."""
+    url = url_of(model)
+    try:
+        return normal_url(url) if url else None
+    except ValueError as error:
+        raise UsageError(f"{f'base_url of {model.name}' if model.base_url else BASE_URL}: {error}") from error
 
 
 def _no_script(machine: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from activities.agentfiles import FILE_BYTES
 from activities.configuration import read_configuration
-from activities.text import problem_of
+from activities.text import KEY_ITSELF, problem_of
 from client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -181,22 +181,21 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
     where = tuple(detail["loc"])
     if detail["type"] == "extra_forbidden":
         return where, f"unknown key; {nearest(str(where[-1]), _keys_at(model, where[:-1]))}"
+    message, given = problem_of(detail), detail["input"]
     if detail["type"] == "missing":
-        return where, "is missing"
-    message = problem_of(detail)
-    if where[-1:] == ("[key]",):  # Pydantic's mark for the key of a mapping itself
-        where, message = where[:-1], message.replace("Input should", "The key should", 1)
-    given = detail["input"]
+        return where, message
+    if where[-1:] == (KEY_ITSELF,):
+        where, message = where[:-1], f"its key: {message}"
     if detail["type"] in ("tuple_type", "list_type"):
         message = f"expected a list{f', such as `[{given}]`' if isinstance(given, str) else ''}"
     elif detail["type"] in ("dict_type", "model_type", "model_attributes_type"):
         message = "expected a mapping, such as `{key: value}`"
     elif (seconds := _seconds(given)) and detail["type"] in ("float_parsing", "int_parsing"):
         message = f"expected a number of seconds, such as {seconds}"
-    message = message.replace("Input should be", "expected", 1)
-    if isinstance(given, dict | list) and detail["type"] == "value_error":
-        return where, message  # a rule about the whole, which says what is wrong in it
     got = repr(given)
+    is_named = isinstance(given, str) and got in message
+    if is_named or (isinstance(given, dict | list) and detail["type"] == "value_error"):
+        return where, message  # a rule about the whole says what is wrong in it
     got = got if len(got) <= 80 else f"{got[:77]}..."
     return where, f"{message[:1].lower()}{message[1:]}, got {got}"
 

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from activities.contracts import EarlyReply, EffectFailed, ModelReplied, ToolInput, ToolResult, ToolSpec
+from activities.text import problems_text
 from client.agents.purity import ImpureMachine, observer_for
 from client.cassette.counterexample import judged
 from client.cassette.file import Cassette, yaml_text
@@ -292,7 +293,7 @@ class _Player(Recorder):
         except Refused as refused:
             return f"the run refuses it: {refused}"
         except ValidationError as error:
-            return f"it cannot be read: {error}"
+            return f"it cannot be read: {problems_text(error)}"
         return ""
 
     def _inner_run(self, name: str) -> _Call | None:
@@ -332,7 +333,7 @@ class _Player(Recorder):
             try:
                 answer = _answer(entry, call.request)
             except ValidationError as error:
-                return f"the answer cannot be read: {error}"
+                return f"the answer cannot be read: {problems_text(error)}"
             call.end.set_result(answer)
         del self.calls[name, place]
         return ""

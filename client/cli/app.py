@@ -107,13 +107,23 @@ GROUPS = {
 
 
 SYNONYMS = {
-    "status": "show",
-    "ps": "list",
-    "runs": "list",
-    "ls": "list",
-    "stop": "cancel",
-    "kill": "cancel",
-    "help": "--help",
+    word: command
+    for command, words in {
+        "approve": "accept allow yes",
+        "cancel": "delete kill rm stop terminate",
+        "console": "ui web",
+        "dev": "serve server up worker",
+        "inbox": "pending requests",
+        "list": "ls ps runs",
+        "log": "history logs",
+        "reject": "deny no refuse",
+        "run": "exec start",
+        "show": "describe get inspect status",
+        "watch": "attach follow tail",
+        "--help": "help",
+        "--version": "version",
+    }.items()
+    for word in words.split()
 }
 """Names that other tools have for a command."""
 
@@ -126,10 +136,14 @@ def _with_metavars(*commands: Any) -> Any:
     return commands[0]
 
 
-def _expected(param: Any) -> str:
-    """What a parameter that was left out is."""
-    more = " `ratchet list` shows the runs" if param is not None and param.metavar == "RUN" else ""
-    return f"Expected: {getattr(param, 'help', None) or 'see --help'}{more}"
+def _expected(param: Any, ctx: Any) -> str:
+    """What a parameter that was left out is, and which command shows what it may be."""
+    what = f"Expected: {getattr(param, 'help', None) or 'see --help'}"
+    if param is None or param.metavar != "RUN":
+        return what
+    if any("REQUEST" in (one.metavar or "") for one in ctx.command.params):
+        return f"{what} `ratchet inbox` shows the runs that ask"
+    return f"{what} `ratchet list` shows the runs"
 
 
 class _LazyGroup(PlainGroup):
@@ -140,9 +154,10 @@ class _LazyGroup(PlainGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
-            meant = SYNONYMS.get(cmd_name) or (close[0] if close else "")
-            hint = f"did you mean {meant!r}?" if meant else "`ratchet --help` lists the commands"
+            known = SYNONYMS.get(cmd_name)
+            close = [known] if known else difflib.get_close_matches(cmd_name, COMMANDS, n=2)
+            meant = f"did you mean {' or '.join(map(repr, close))}?"
+            hint = meant if close else "`ratchet --help` lists the commands"
             ctx.fail(f"No such command {cmd_name!r}; {hint}")
         app: typer.Typer = import_module(f"{__package__}.{COMMANDS[cmd_name][0]}").app
         named = {one.name: one for one in app.registered_commands}
@@ -157,12 +172,13 @@ class _LazyGroup(PlainGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:  # the class of an exception is no news for a person
-            error.message = error.message.removeprefix("Value error, ").replace(
-                "Input should be", "expected", 1
-            )
+        except typer.BadParameter as error:
+            if details := getattr(error.__cause__, "errors", None):
+                from activities.text import problem_of  # pydantic is loaded: the cause is its error
+
+                error.message = plain(problem_of(details()[0]))
             if isinstance(error, MissingParameter):
-                error.message = error.message or _expected(error.param)
+                error.message = error.message or _expected(error.param, error.ctx)
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -356,7 +356,12 @@ async def rollback(  # noqa: PLR0913, PLR0917  # one parameter for each option
     common: CommonOptions,
     how: Sending,
     run: RunName,
-    step: Annotated[int, typer.Option("--step", min=0, help="The step to begin again; 0: the whole run.")],
+    step: Annotated[
+        int,
+        typer.Option(
+            "--step", min=0, help="The step to begin again; 0: the whole run. `ratchet steps RUN` lists them."
+        ),
+    ],
     compensate: Annotated[
         bool, typer.Option("--compensate", help="Undo what can be undone of what was done since.")
     ] = False,

@@ -202,7 +202,7 @@ async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bo
     for spec in models:
         name = f"model {spec.name}"
         try:
-            check_key([spec])
+            check_key({"default": spec})
         except RatchetError as error:
             yield Check(name, False, str(error)) if needed else NO_KEY
             continue

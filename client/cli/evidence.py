@@ -154,6 +154,7 @@ def _keys(given: Sequence[str]) -> list[str]:
     """Public keys, also as `ratchet key show` prints them: after a name. Raises UsageError."""
     from pydantic import TypeAdapter, ValidationError
 
+    from activities.text import problem_of
     from workflows.people import PublicKey
 
     found = []
@@ -162,7 +163,7 @@ def _keys(given: Sequence[str]) -> list[str]:
         try:
             found.append(TypeAdapter(PublicKey).validate_python(key))
         except ValidationError as error:
-            raise UsageError(f"--key {one}: {error.errors()[0]['msg']}") from error
+            raise UsageError(f"--key {one}: {problem_of(error.errors()[0])}") from error
     return found
 
 

@@ -192,7 +192,12 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
     common: CommonOptions,
     starting: Starting,
     run: Annotated[str, typer.Argument(help="The run to start from, live or over.", metavar="RUN")],
-    step: Annotated[int, typer.Option("--step", min=0, help="The step to begin again; 0: the start.")],
+    step: Annotated[
+        int,
+        typer.Option(
+            "--step", min=0, help="The step to begin again; 0: the start. `ratchet steps RUN` lists them."
+        ),
+    ],
     agent: AgentName = None,
     message: Annotated[
         str | None, typer.Option("--message", help="Message to the model; - reads stdin.")
@@ -234,7 +239,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
             await confirm(f"Fork {source.run} from step {step}?")
         queue = task_queue(client, starting, own=own)
         if own:
-            check_key(task.models.values())
+            check_key(task.models)
             await check_servers(task.models)
             await remember_for_workers(client, settings, allowed, queue)
         if own and not starting.detach:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client.agents.agentfile import load_agent
+from client.agents.agentfile import Choice
 from client.agents.catalog import Catalog, check_key
 from client.cli.options import CommonOptions, command
 from client.errors import UsageError
@@ -45,19 +45,18 @@ async def mcp(
             "the client could see nothing: name the agents that it may start with --agent, or let it see the "
             "runs of every agent with --all-runs"
         )
-    agents, allowed = {}, Allowed()
+    agents, drafts, allowed = {}, {}, Allowed()
     for name in agent or ():
-        found = load_agent(name)
+        found, draft = Choice(agent=name).finish()
         if found.name in agents:
             raise UsageError(f"two agents are called {found.name}; rename one of them")
-        agents[found.name] = found
+        agents[found.name], drafts[found.name] = found, draft
         allowed |= Allowed.of(found.modules, found.models.values())
     settings = common.worker_settings(allowed)
     catalog = Catalog.load(settings)
-    for found in agents.values():
-        check_key(found.models.values())
-        if problems := [text for name in found.tools if (text := catalog.tool_problem(name))]:
-            raise UsageError("; ".join(problems))
+    for name, found in agents.items():
+        catalog.check(found, drafts[name])
+        check_key(found.models, drafts[name].place)
     remember(settings.data_dir, allowed)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(common.client(settings))

@@ -237,7 +237,7 @@ async def _check_here(agent: AgentFile, draft: Draft, settings: Settings, *, is_
     for warning in (*catalog.warnings(agent), *_unbounded(catalog, agent)):
         note(f"warning: {plain(warning)}")
     try:
-        check_key(agent.models.values())
+        check_key(agent.models, draft.place if is_named else None)
     except UsageError as error:
         here = [] if is_named else agents_here()
         if not here:

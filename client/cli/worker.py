@@ -181,7 +181,7 @@ def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]
     if any(typed and spec.base_url == typed != server for spec in task.models.values()):
         yield f"it was given the server {typed}; continue with `ratchet run --resume`"
     try:
-        check_key(task.models.values())
+        check_key(task.models)
     except UsageError as error:
         yield str(error)
 

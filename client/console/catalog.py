@@ -127,7 +127,7 @@ async def start(console: Console, request: Request) -> Response:
             raise UsageError(offer.problem)
         agent, draft = Choice(agent=str(offer.path)).finish()
         console.catalog.check(agent, draft)
-        check_key(agent.models.values())
+        check_key(agent.models)
         material = form.get("material", "").replace("\r\n", "\n") if offer.takes_material else ""
         run = await console.agents.start(agent.task(form.get("goal", "").strip()), material=material or None)
     except UsageError as problem:

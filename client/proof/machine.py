@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from activities.contracts import CallTools, JsonObject, ToolSpec
 from activities.extensions import ExtensionError, declared, load_modules
+from activities.text import problems_text
 from activities.tools import Tool
 from client.cassette.counterexample import NotReproduced, reproduced
 from client.errors import UsageError
@@ -417,10 +418,7 @@ def _made(machine: Machine, scenario: Scenario) -> Machine:
         made = made_of(machine, scenario.options)
         made.read_options(scenario.options)
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)
-        )
-        raise ValueError(f"{who}: {faults}") from error
+        raise ValueError(f"{who}: {problems_text(error)}") from error
     except ValueError as error:
         raise ValueError(f"{who}: {error}") from error
     return made

@@ -161,10 +161,15 @@ class AgentClient(RunCommander):
                 started = await self.temporal.get_workflow_handle(run).describe()
                 if await started.memo_value(START_MARK, default="") == mark:
                     return
-                raise DuplicateRun(
-                    f"a run with the id {run} exists already, so nothing was started; `ratchet watch {run}` "
-                    "follows it; or choose another id"
-                ) from error
+                about = f"a run with the id {run} exists already, so nothing was started"
+                if started.close_time is None:
+                    what = f"`ratchet watch {run}` follows it; or choose another id"
+                else:
+                    what = (
+                        "it is over, and an id counts once, even for a run that was refused: choose another "
+                        f"id, or none. `ratchet show {run}` shows what became of it"
+                    )
+                raise DuplicateRun(f"{about}; {what}") from error
 
     async def _with_material(self, task: AgentTask, material: str | bytes | Path) -> AgentTask:
         from client.sdk.material import material_for

@@ -187,8 +187,7 @@ class RunCommander(ConnectedReader):
         """One request by its id, open or closed lately; in short when the run cannot answer.
 
         Raises:
-            Refused: the run has no such request.
-            RatchetError: the run cannot answer, and its memo does not name the request.
+            Refused: the run has no such request, or cannot answer and its memo does not name it.
         """
         cause: RatchetError | None = None
         try:
@@ -200,7 +199,7 @@ class RunCommander(ConnectedReader):
                 return request
         names = ", ".join(request.id for request in known) or "none"
         if cause is not None:
-            raise RatchetError(
+            raise Refused(
                 f"request {request_id} of run {run} is not among those that its memo names ({names}), and "
                 f"the run cannot answer: {cause}"
             ) from cause

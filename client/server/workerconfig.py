@@ -17,11 +17,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from activities.configuration import read_configuration
 from activities.settings import Settings
-from activities.text import problem_of
+from activities.text import KEY_ITSELF, problem_of
 from client.errors import UsageError
 from client.server.environment import OTHER_VARIABLES, state_folder, write_private
 
@@ -160,17 +159,12 @@ def settings_from_environment(data_dir: Path | None = None) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        lines = [_problem(one["loc"], _wrong(one)) for one in error.errors() if one["loc"]]
+        lines = [_problem(one["loc"], problem_of(one)) for one in error.errors() if one["loc"]]
         raise UsageError("; ".join(lines) or str(error)) from error
 
 
-def _wrong(detail: ErrorDetails) -> str:
-    return "unknown key" if detail["type"] == "extra_forbidden" else problem_of(detail)
-
-
 def _problem(location: tuple[int | str, ...], message: str) -> str:
-    name, *inside = map(str, location)
-    message = message.replace("Input should be", "expected", 1)
+    name, *inside = (str(part) for part in location if part != KEY_ITSELF)
     return f"RATCHET_{name.upper()}: {'.'.join(inside)}{': ' if inside else ''}{message}"
 
 

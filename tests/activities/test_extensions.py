@@ -64,6 +64,16 @@ def test_dotted_name_is_imported() -> None:
         pytest.param("x = 1\ny = (\n", r"broken\.py: line 2: SyntaxError: ", id="syntax"),
         pytest.param("\n\nboom\n", r"broken\.py: line 3: NameError: name 'boom'", id="name"),
         pytest.param("import no_such_module\n", r"line 1: ModuleNotFoundError: .*no_such", id="import"),
+        pytest.param(
+            "from ratchet import Tool\nTool(modle=1)\n",
+            r"line 2: TypeError: .*'modle'; it takes name, params, run, effect",
+            id="unknown argument",
+        ),
+        pytest.param(
+            "from ratchet import state\n@state(1, read={'goal'})\ndef f(c, run): ...\n",
+            r"line 2: TypeError: .*'read'; did you mean `reads`\?",
+            id="misspelt argument",
+        ),
         pytest.param("raise SystemExit(2)\n", r"line 1: SystemExit: 2", id="exit"),
         pytest.param(
             "def f():\n    import json\n    json.loads('{')\nf()\n",
@@ -83,7 +93,7 @@ def test_broken_module_is_named_with_line_and_cause(tmp_path: Path, source: str,
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nowhere/tool.py", r"nowhere/tool\.py: no such file"),
+        ("nowhere/tool.py", r"nowhere/tool\.py: no such file; correct RATCHET_MODULES, or `modules` of"),
         ("no_such_package.tools", "there is no module no_such_package.tools"),
         ("json.no_such_part", "there is no module json.no_such_part"),
         (" ", "blank"),

@@ -220,5 +220,5 @@ async def test_check_finds_problems_before_a_run(provider: OpenAIProvider, serve
     assert "nearest: gpt-5-mini" in str(await provider.check(ModelSpec(name="gpt5-mini")))
     assert "base URL" in str(await OpenAIProvider(None, NOWHERE).check(ModelSpec()))
     assert "OPENAI_API_KEY" in str(await OpenAIProvider().check(ModelSpec()))
-    assert "no http(s) URL" in str(await OpenAIProvider(None, "nonsense").check(ModelSpec()))
+    assert "expected an http(s) URL" in str(await OpenAIProvider(None, "nonsense").check(ModelSpec()))
     assert server.completion_requests == []

@@ -172,7 +172,7 @@ def test_users_tool_replaces_the_shipped_one(tmp_path: Path) -> None:
 
 def test_two_users_tools_of_one_name_are_refused_with_both_files(tmp_path: Path) -> None:
     one, two = write_tool(tmp_path, "one.py", "same"), write_tool(tmp_path, "two.py", "same")
-    with pytest.raises(ExtensionError, match=r"name same: one in .*one\.py, one in .*two\.py"):
+    with pytest.raises(ExtensionError, match=r"two\.py: a tool same is in .*one\.py, too"):
         load(one, two)
 
 

@@ -85,6 +85,24 @@ def load(folder: Path, text: str) -> AgentFile:
         ),
         pytest.param("models: {plan: gpt}\n", ":1:1: models", "`default`", id="no default model"),
         pytest.param(
+            "models:\n  default: gpt\n  other: {fallback: [default, othr]}\n",
+            ":3:31: models.other.fallback[1]",
+            "there is no other model 'othr'; there are: default",
+            id="no such fallback",
+        ),
+        pytest.param(
+            "models:\n  default: {base_url: 'localhost:11434/v1'}\n",
+            ":2:13: models.default.base_url",
+            "expected an http(s) URL, such as http://localhost:11434/v1, got 'localhost:11434/v1'",
+            id="no URL",
+        ),
+        pytest.param(
+            "people: {unattended: perhaps}",
+            ":1:10: people.unattended",
+            "expected true or false, got 'perhaps'",
+            id="word for truth",
+        ),
+        pytest.param(
             "people:\n  kinds:\n    aproval: {}\n",
             ":3:5: people.kinds.aproval",
             "'approval'",

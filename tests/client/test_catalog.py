@@ -74,6 +74,7 @@ def test_module_without_a_machine_is_named(catalog: Catalog, tmp_path: Path) -> 
     ("text", "start", "culprit"),
     [
         ("machine: peot\n", ":2:1: machine: ", "`poet`"),
+        ("machine: tools\ntools: []\n", ":3:1: tools: ", "machine tools needs at least one"),
         ("machine: poet\nmachine_version: '9'\n", ":3:1: machine_version: ", "9"),
         (f"{POET}options: {{word: 3}}\n", ":4:11: options.word: ", "`words`"),
         (f"{POET}options: {{words: 0}}\n", ":4:11: options.words: ", "got 0"),
@@ -118,7 +119,7 @@ def test_model_names_are_checked(catalog: Catalog) -> None:
 def test_scripted_model_needs_a_script(catalog: Catalog) -> None:
     """Where the machine's replies have a form of their own."""
     poet = Choice(model="scripted", machine="poet", settings=["tools=[]"]).finish()
-    tools = Choice(model="scripted", machine="tools", settings=["tools=[]"]).finish()
+    tools = Choice(model="scripted", machine="tools").finish()
     assert "models.default" in problems_of(catalog, *poet)
     assert problems_of(catalog, *tools) == ""
 
@@ -164,7 +165,7 @@ def test_broken_module_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_model_without_key_or_server_is_refused(environ: Environ) -> None:
-    models = Choice().finish()[0].models.values()
+    models = Choice().finish()[0].models
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
         check_key(models)
     environ["OPENAI_BASE_URL"] = "http://localhost:1/v1"
@@ -215,13 +216,13 @@ def test_named_module_comes_before_a_remembered_one(tmp_path: Path, part: str) -
     if part == "TOOL":  # the registry of machines is the process's
         kept, messages = without_broken_modules(settings, ())
         assert kept.modules == (str(newer),), "of two that are remembered the newest comes first"
+        assert f"`ratchet modules --forget {older}`" in messages[0]
     both = settings.model_copy(update={"modules": (*settings.modules, str(named))})
     kept, messages = without_broken_modules(both, (str(named),))
     assert kept.modules == (str(named),)
-    assert [
-        (str(file) in text, "ratchet modules --forget" in text)
-        for file, text in zip((newer, older), messages, strict=True)
-    ] == [(True, True)] * 2
+    (message,) = messages
+    assert message.startswith("left out 2 modules that earlier commands named: a ")
+    assert message.count(str(named)) == 1
 
 
 async def test_model_server_that_is_not_there_is_named_at_once(environ: Environ) -> None:
@@ -249,10 +250,25 @@ async def test_start_is_refused_only_where_no_fallback_answers_either() -> None:
             await check_servers({"main": with_spare, "spare": away, "other": scripted})
 
 
-async def test_address_that_is_none_is_named_before_anything_starts() -> None:
+async def test_address_that_is_none_is_named_before_anything_starts(environ: Environ) -> None:
     for url in ("localhost:11434", "http://localhost:none/v1"):
-        with pytest.raises(UsageError, match="the model server's address is no http"):
+        with pytest.raises(UsageError, match=f"base_url of llama: expected an http.* URL, .*, got '{url}'"):
             await check_servers({"main": ModelSpec(name="llama", base_url=url)})
+    environ["OPENAI_BASE_URL"] = "http//ada:secret@host"
+    with pytest.raises(UsageError, match=r"^OPENAI_BASE_URL: expected .*/v1$"):  # not its password
+        await check_servers({"main": ModelSpec(name="llama")})
+
+
+def test_missing_key_is_told_with_the_place_of_its_model(environ: Environ, tmp_path: Path) -> None:
+    environ["OPENAI_APIKEY"] = "sk-1"
+    path = tmp_path / "a.yaml"
+    for text, place in (("machine: react\n", path), ("models:\n  default: gpt-5\n", f"{path}:2:3")):
+        path.write_text(text)
+        agent, draft = Choice(agent=str(path)).finish()
+        with pytest.raises(UsageError) as refused:
+            check_key(agent.models, draft.place)
+        assert str(refused.value).startswith(f"{place}: model gpt-5")
+        assert "; OPENAI_APIKEY is set, which is another name" in str(refused.value)
 
 
 def test_module_whose_provider_has_the_name_of_another_is_left_out(tmp_path: Path) -> None:
@@ -265,5 +281,5 @@ def test_module_whose_provider_has_the_name_of_another_is_left_out(tmp_path: Pat
     settings = Settings(data_dir=tmp_path, modules=(str(older), str(newer)))
     kept, (message,) = without_broken_modules(settings, ())
     assert kept.modules == (str(newer),)
-    assert f"the module {older}," in message
+    assert message.startswith(f"left out {older}, which an earlier command named: there is a provider")
     assert "there is a provider 'tail' already" in message

@@ -208,7 +208,9 @@ def test_misspelt_variable_of_the_environment_is_named(environ: Environ, tmp_pat
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("OUTPUT_CAP", "abc", "RATCHET_OUTPUT_CAP: expected a valid integer"),
+        ("OUTPUT_CAP", "abc", "RATCHET_OUTPUT_CAP: expected a whole number"),
+        ("WRITE_ANY_NAME", "maybe", "RATCHET_WRITE_ANY_NAME: expected true or false"),
+        ("ENCRYPTION_KEYS", '{"a b": ""}', "RATCHET_ENCRYPTION_KEYS: a b: a key's name has 1 to 40"),
         ("MCP", '{"mcpServers": {"a": {"comand": "x"}}}', "RATCHET_MCP: a.comand: unknown key"),
     ],
 )

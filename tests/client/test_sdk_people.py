@@ -336,6 +336,8 @@ async def test_decision_without_a_worker_counts_when_one_comes(tmp_path: Path) -
         with pytest.raises(NoWorker):
             await agents.requests(run)
         (summary,) = await agents.request_summaries(run)
+        with pytest.raises(Refused, match=r"r9 of run .* is not among those that its memo names .r1."):
+            await agents.request(run, "r9")
         with pytest.raises(Refused, match="options"):
             await agents.decide(run, summary, "retry")
         with pytest.raises(Refused, match=r"'lnie' was unexpected.*its arguments are: line"):

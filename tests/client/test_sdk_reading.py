@@ -110,10 +110,10 @@ async def test_lists_show_runs_newest_first(agents: AgentClient) -> None:
 
 async def test_taken_id_starts_nothing(agents: AgentClient) -> None:
     run = await agents.start(talk())
-    with pytest.raises(DuplicateRun, match=run):
+    with pytest.raises(DuplicateRun, match=f"`ratchet watch {run}` follows it"):
         await agents.start(talk(), run)
     await agents.result(run)
-    with pytest.raises(DuplicateRun, match=run):
+    with pytest.raises(DuplicateRun, match=f"{run} exists already.* even for a run that was refused"):
         await agents.start(talk(), run)
 
 

@@ -451,13 +451,13 @@ def test_only_what_begin_refuses_is_the_fault_of_the_task() -> None:
             machine(moves, begin=begin),
             begin,
             3,
-            "ValidationError: Memory: text: Input should be a valid string",
+            "ValidationError: Memory: text: expected a string, got int",
         ),
         (
             machine(asks_wrongly),
             asks_wrongly,
             1,
-            "ValidationError: AskPerson: options.0: Input should be 'approve'",
+            "ValidationError: AskPerson: options.0: expected 'approve'",
         ),
     ):
         with pytest.raises(ValidationError) as caught:

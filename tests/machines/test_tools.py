@@ -328,7 +328,6 @@ def test_conversation_begins_with_instructions_earlier_messages_and_goal() -> No
 
 
 @pytest.mark.parametrize(("more", "culprit"), [
-    ({"tools": ()}, "needs at least one"),
     ({"tools": (*TOOLS, TOOLS[0])}, "duplicate name: tool"),
     ({"values": {"messages": "hello"}}, "values.messages: "),
     ({"values": {"messages": [{"role": "tool", "content": "x"}]}}, "values.messages.0.role: "),

@@ -173,7 +173,7 @@ async def test_inner_run_falls_back_too() -> None:
     [
         ("third", "there is no other model 'third'; there are: second"),
         ("default", "there is no other model 'default'; there are: second"),
-        (("second", "second"), "a model is named twice"),
+        (("second", "second"), "'second' is named twice"),
     ],
 )
 def test_fallback_names_another_model(fallback: Any, problem: str) -> None:

@@ -25,7 +25,7 @@ from activities.store.converter import data_converter
 from activities.store.encryption import WrongKey
 from activities.store.stores import Stores
 from client.cassette.export import exported
-from client.errors import RatchetError, RunRefused
+from client.errors import RatchetError, RunRefused, Unreadable
 from client.history.check import check_runs
 from client.plugin import RatchetPlugin
 from client.runs.follow import bug_in
@@ -281,7 +281,11 @@ async def test_reader_without_the_key_is_told_which(server: Client, home: Path) 
     async with build_worker(server, settings):
         run = await begin(server, task("Marker-reply", tools=("say_secret",)))
         await run.result()
-    plain = settings_of(home)
+    (home / "other").mkdir()
+    plain, other = settings_of(home), settings_of(home / "other")
+    stranger = AgentClient(Connection(await client_of(server, other), other, "the test server"))
+    with pytest.raises(Unreadable, match=r"it is encrypted, .*: name .*--data-dir, or set RATCHET_ENC"):
+        await stranger.result(run.id)
     agents = AgentClient(Connection(await client_of(server, plain), plain, "the test server"))
     for reading in (agents.result, agents.records, agents.status, agents.replay, partial(exported, agents)):
         with pytest.raises(RatchetError, match=r"^[^;]* with the key 'k2025', which this process lacks"):

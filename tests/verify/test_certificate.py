@@ -25,7 +25,7 @@ from ratchet.verify import verify
 from tests.verify.test_machine import DESK
 from workflows import registry
 from workflows.api import Fork, Origin
-from workflows.certificate import Certificate, certificate_line, of_certificate
+from workflows.certificate import FORMAT, Certificate, certificate_line, of_certificate
 from workflows.kernel.log import Record
 from workflows.task import inner_task
 
@@ -392,11 +392,14 @@ def test_shipped_machine_is_the_code_of_ratchet(machine: object) -> None:
         ("nothing.json", "nothing.json cannot be read: No such file"),
         ("payer.py", "payer.py: not a certificate ("),
         ("other.json", "its format is 'x', expected 'ratchet certificate 1'"),
+        ("part.json", "part.json: not a certificate (machine: is missing; version: "),
         ("[1]", "expected the path of a file, got [1]"),
     ],
 )
 def test_agent_file_with_another_file_is_refused(payer: Path, value: str, told: str) -> None:
     (payer.parent / "other.json").write_text('{"format": "x"}')
+    part = {"format": FORMAT, "complete": True, "subject": {}}
+    (payer.parent / "part.json").write_text(json.dumps(part))
     agent = payer.parent / "wrong.yaml"
     agent.write_text(f"{AGENT}certificate: {value}\n")
     with pytest.raises(UsageError, match=r"wrong\.yaml:") as refused:

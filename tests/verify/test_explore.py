@@ -349,6 +349,16 @@ def test_bug_of_the_author_is_named_with_its_line() -> None:
     assert f"{__file__}, line" in one.place
 
 
+def test_effect_that_cannot_be_made_is_told_in_our_words() -> None:
+    @state(S.JUDGE, reads={"said"}, asks={AskPerson})
+    def broken(c: Memory, run: Run) -> Visit:
+        yield from do(AskPerson(about="question", text="Good?", options=("yes",)))
+        return {}, Good()
+
+    (one,) = explored(small(states=[ask, broken])).violations.values()
+    assert one.detail.startswith("ValidationError: AskPerson: options.0: expected 'approve', ")
+
+
 def test_undeclared_exit_is_found() -> None:
     (one,) = explored(small(exits={})).violations.values()
     assert (one.name, one.detail) == ("declared exits", "the exit reason 'over' is not in `exits`")

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from activities.contracts import ReadOnlyDict, read_only
+from activities.text import problems_text
 
 __all__ = [
     "Append",
@@ -160,8 +161,7 @@ def patched(context: Context, patch: Patch) -> Context:
             new = value.to(old, name) if isinstance(value, Append) else value
             values[name] = _validated(name, *adapters[name], old, new)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            raise Misfit(f"{'.'.join(map(str, (name, *first['loc'])))}: {first['msg']}") from error
+            raise Misfit(problems_text(error, 1, under=name)) from error
         except PydanticSerializationError as error:
             raise Misfit(f"{name}: it cannot be written as JSON: {error}") from error
         except ValueError as error:

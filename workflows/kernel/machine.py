@@ -359,6 +359,8 @@ class Machine:
     """A model that only looks around and answers in plain words can take part (provider `scripted` without
     a script); false where replies have a form of their own."""
     takes_material: bool = False
+    needs_tools: bool = False
+    """An agent without tools is refused."""
     exits: Mapping[str, str] = field(default_factory=dict)
     """Exit reason -> what it means, beyond `COMMON_EXITS`."""
     properties: Sequence[Property] = ()

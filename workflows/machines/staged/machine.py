@@ -26,6 +26,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from activities.text import problems_text
 from workflows.kernel.errors import error_text
 from workflows.machines.authoring import (
     AgentError,
@@ -382,8 +383,7 @@ def _check_fit(stage: Stage, patch: Patch) -> None:
     try:
         AgentState.model_validate({"session_id": "", "user_input": "", **patch}).model_dump_json()
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        problem = problems_text(error, 1)
     except ValueError as error:  # half a character pair
         problem = error_text(error)
     else:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from activities.contracts import MODEL_ATTEMPTS, Frozen, Strict
+from activities.text import problems_text
 from workflows.machines.authoring import (
     AgentError,
     AskModel,
@@ -133,17 +134,11 @@ def begin(input: RunInput, options: Options) -> tuple[Tools, list[Message]]:
     names = input.tool_names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"tools: duplicate name: {', '.join(twice)}")
-    if not names:
-        raise ValueError(
-            "tools: the machine `tools` needs at least one; name some under `tools`, or take another machine"
-        )
     try:
         earlier = _EARLIER.validate_python(input.values.get("messages", ()))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, ("messages", *first["loc"])))
-        problem = f"values.{where}: {first['msg']}; expected a list of {{role: user or assistant, content}}"
-        raise ValueError(problem) from error
+        problem = problems_text(error, 1, under="values.messages")
+        raise ValueError(f"{problem}; each message is {{role: user or assistant, content: TEXT}}") from error
     return Tools(), [
         *system_message(input.instructions, WORDS),
         *(Message(role=message.role, content=message.content) for message in earlier),
@@ -344,6 +339,7 @@ MACHINE = Machine(
     table=TABLE,
     states=[first_reply, look, execute],
     step=S.PROMPTING,
+    needs_tools=True,
     on_reopen=lambda c: (S.INIT, end_forgotten(Tools, ENDS)),
     on_error=on_error,
     result=result,

@@ -29,7 +29,7 @@ from pydantic import BaseModel
 from activities.contracts import PersonDecided, ReadOnlyDict
 from activities.contracts.read_only import ReadOnlyList
 from workflows.kernel.context import Context
-from workflows.kernel.errors import InputRefused, MachineError, author_place
+from workflows.kernel.errors import InputRefused, MachineError, author_place, error_text
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Exit, state_name
 from workflows.kernel.properties import Moment, Property
@@ -301,7 +301,7 @@ class _Exploration:
             self._violated(type(error).__name__, str(error), node, turn, place=error.place)
         else:
             place = author_place(error, None, None)
-            self._violated("no exception", f"{type(error).__name__}: {error}", node, turn, place=place)
+            self._violated("no exception", error_text(error), node, turn, place=place)
 
     def _arrived(
         self, node: _Node | None, turn: Turn | None, after: Suspension, memories: tuple[Any, ...], depth: int

@@ -8,7 +8,7 @@ from typing import Any
 
 from activities.contracts import Effect
 from workflows.kernel.context import Context
-from workflows.kernel.errors import author_place
+from workflows.kernel.errors import author_place, error_text
 from workflows.kernel.machine import COMMON_EXITS
 from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Snapshot, Suspension
@@ -109,6 +109,6 @@ def bug_of(one: Property, moment: Moment, error: Exception) -> str:
     """What is wrong with a property, for its author."""
     place = author_place(error, None, None)
     return (
-        f"the property {one.name!r} raised {type(error).__name__}: {error}{f' ({place})' if place else ''}; "
+        f"the property {one.name!r} raised {error_text(error)}{f' ({place})' if place else ''}; "
         f"the moment: {moment.kind} in {moment.state}"
     )

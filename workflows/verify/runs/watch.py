@@ -8,7 +8,7 @@ from typing import Any
 
 from activities.contracts import Effect
 from workflows.engine.loop import Drive
-from workflows.kernel.errors import MachineError, author_place
+from workflows.kernel.errors import MachineError, author_place, error_text
 from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import advance
@@ -85,7 +85,7 @@ class Watch:
             self._break(type(error).__name__, str(error), error.place)
         else:
             place = author_place(error, None, None)
-            self._break("no exception", f"{type(error).__name__}: {error}", place)
+            self._break("no exception", error_text(error), place)
 
     def _note(self, before: tuple[Suspension, Turn] | None, after: Suspension) -> None:
         for moment in moments_of(before, after, self._entered):
