@@ -133,7 +133,7 @@ def test_counterexample_is_a_shortest_one() -> None:
     found = explored(small(), at_most("two questions", 2, lambda x: x.kind == "asked"))
     (one,) = found.violations.values()
     assert [turn.text for turn in one.turns] == ["model: no", "model: no"]
-    assert (one.name, one.built_in, one.shown) == ("two questions", False, "ask asks: well")
+    assert (one.name, one.built_in, one.shown) == ("two questions", False, "state ask asks: well")
 
 
 def test_what_is_only_appended_does_not_tell_runs_apart() -> None:
