@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from temporalio.api.enums.v1 import RoutingConfigUpdateState
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
-    DescribeWorkerDeploymentRequest,
+    DescribeTaskQueueRequest,
     SetWorkerDeploymentCurrentVersionRequest,
 )
 from temporalio.client import Client
@@ -27,6 +28,7 @@ from tests.server.conftest import real_server
 from tests.server.trials import Run, begin, command, decide, eventually, open_request
 from workflows.api import AgentTask, RunResult
 from workflows.people import People
+from workflows.temporal_names import TASK_QUEUE
 
 T = TypeVar("T")
 TOLD = "system.enableSendTargetVersionChanged=true"
@@ -111,22 +113,23 @@ async def build(client: Client, home: Path, name: str, machine: str) -> AsyncIte
 
 
 async def make_current(client: Client, name: str) -> None:
-    """New runs go to this build, and all partitions of the queue know it."""
+    """New tasks of runs go to this build: the queue knows it, which has one partition. The deployment's own
+    word for it comes minutes later where the machine is busy."""
     request = SetWorkerDeploymentCurrentVersionRequest(
         namespace=client.namespace, deployment_name="ratchet", build_id=name
     )
-    ask = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name="ratchet")
-
     service = client.workflow_service
     await _taken(lambda: service.set_worker_deployment_current_version(request))
 
     async def is_known() -> bool:
-        found = await _taken(lambda: service.describe_worker_deployment(ask))
-        state = found.worker_deployment_info.routing_config_update_state
-        known = state == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
-        if not known:
-            await asyncio.sleep(0.2)
-        return known
+        for kind in (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY):
+            ask = DescribeTaskQueueRequest(
+                namespace=client.namespace, task_queue=TaskQueue(name=TASK_QUEUE), task_queue_type=kind
+            )
+            found = await service.describe_task_queue(ask)
+            if found.versioning_info.current_deployment_version.build_id != name:
+                return False
+        return True
 
     await eventually(is_known)
 
