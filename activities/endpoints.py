@@ -16,7 +16,7 @@ from activities.contracts.specs import ModelSpec
 
 __all__ = [
     "ANTHROPIC", "BASE_URL", "ENDPOINTS", "GOOGLE", "OPENAI", "Endpoint", "endpoint_at", "key_in_environment",
-    "missing_key", "no_key", "normal_url", "provider_of", "url_of", "with_provider",
+    "missing_key", "no_key", "normal_url", "provider_of", "unusable_url", "url_of", "with_provider",
 ]  # fmt: skip
 
 BASE_URL = "OPENAI_BASE_URL"
@@ -91,18 +91,28 @@ def url_of(model: ModelSpec) -> str | None:
 
 
 def normal_url(url: str) -> str:
-    """The URL in the one form in which URLs are compared. Raises ValueError."""
+    """The URL in the one form in which URLs are compared. Raises ValueError, which does not repeat it: in the
+    variable of a URL somebody may have put a key."""
     try:
         parts = urlsplit(url.strip())
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # the port is no number
         usable = False
     if not usable:
-        got = "" if {"@", "?"} & {*url} else f", got {url[:80]!r}"  # they come with passwords and keys
-        raise ValueError(f"expected an http(s) URL, such as http://localhost:11434/v1{got}")
+        raise ValueError("expected an http(s) URL, such as http://localhost:11434/v1")
     user, at, host = parts.netloc.rpartition("@")
     host = host.lower().removesuffix(":443" if parts.scheme == "https" else ":80")
     return urlunsplit((parts.scheme, f"{user}{at}{host}", parts.path.rstrip("/"), parts.query, ""))
+
+
+def unusable_url(url: str) -> str | None:
+    """Why a URL that an agent file or an option names is none, and what it is; None: it is one."""
+    try:
+        normal_url(url)
+    except ValueError as error:
+        got = "" if {"@", "?"} & {*url} else f", got {url[:80]!r}"  # they come with passwords and keys
+        return f"{error}{got}"
+    return None
 
 
 def endpoint_at(url: str) -> Endpoint | None:

@@ -21,8 +21,24 @@ SAID = {
     "int_from_float": WHOLE,
     "float_type": NUMBER,
     "float_parsing": NUMBER,
+    "list_type": "expected a list",
+    "tuple_type": "expected a list",
+    "dict_type": "expected an object",
+    "model_type": "expected an object",
+    "model_attributes_type": "expected an object",
 }
 """Pydantic's name of a problem -> what a person or a model reads, where its own words say less."""
+GIVEN = {
+    type(None): "null",
+    bool: "true or false",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    tuple: "a list",
+    dict: "an object",
+}
+"""The type of a wrong value, in the words of JSON."""
 
 
 def readable(text: str) -> str:
@@ -46,12 +62,16 @@ def problem_of(detail: ErrorDetails) -> str:
     """What one error says, in the words of all our messages: `is missing`, `expected a number`."""
     words = detail["msg"].removeprefix("Value error, ")
     if words.startswith("Input should be"):
-        words = words.replace("Input should be", "expected", 1)
+        kind = "a number " if detail["type"].startswith(("less_than", "greater_than")) else ""
+        words = words.replace("Input should be ", f"expected {kind}", 1)
     return SAID.get(detail["type"], words)
 
 
 def _type_given(detail: ErrorDetails) -> str:
-    return f", got {type(detail['input']).__name__[:80]}" if detail["type"].endswith("_type") else ""
+    if not detail["type"].endswith("_type"):
+        return ""
+    given = type(detail["input"])
+    return f", got {GIVEN.get(given, given.__name__[:80])}"
 
 
 def _path(location: tuple[int | str, ...]) -> str:

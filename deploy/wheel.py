@@ -26,6 +26,8 @@ MOVED = ("workflows", "activities", "client", "worker")
 """The top-level names of the checkout that are below `ratchet` in the wheel."""
 CHANGED = "client/proof/changed.json"
 """The table: SHA-256 of a file that changes, as it is in the wheel -> in the checkout."""
+PAGES = ("AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")
+"""Pages that do not lie in the folder docs."""
 
 Change = tuple[int, int, str, str]
 """Line, column in bytes, what stands there, what shall."""
@@ -50,7 +52,7 @@ class Wheel(BuildHookInterface[Any]):
             if after != before:
                 include[self._written(place, after)] = place
                 changed[hashlib.sha256(after).hexdigest()] = hashlib.sha256(before).hexdigest()
-        for page in (*root.glob("*.md"), *root.glob("docs/*.md")):  # for `ratchet docs`
+        for page in (*(root / name for name in PAGES), *root.glob("docs/*.md")):  # for `ratchet docs`
             include[str(page)] = f"{NAME}/{page.relative_to(root)}"
         table = json.dumps(changed, sort_keys=True, indent=1)
         include[self._written(CHANGED, table.encode())] = f"{NAME}/{CHANGED}"

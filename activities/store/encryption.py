@@ -46,12 +46,13 @@ class NotDecrypted(StoreUnavailable):
 
 
 class OfAnotherStore(StoreError):
-    """A value is encrypted, and was written by processes with another secret than this one's."""
+    """A value is encrypted, and was written by processes with another secret than this one's, or changed."""
 
     def __init__(self) -> None:
         super().__init__(
             "it is encrypted, and this process has neither the keys nor the secret of those that wrote it: "
-            f"name their directory with --data-dir, or set {VARIABLE} and RATCHET_STORE_SECRET as they have"
+            f"name their directory with --data-dir, or set {VARIABLE} and RATCHET_STORE_SECRET as they have. "
+            "If it cannot be read with these either, it was changed"
         )
 
 

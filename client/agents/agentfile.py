@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from activities.contracts import ModelSpec
-from activities.endpoints import ENDPOINTS, normal_url, provider_of
+from activities.endpoints import ENDPOINTS, provider_of, unusable_url
 from client.agents.files import SCRIPTED, shipped_agents
 from client.agents.outputs import named_output
 from client.agents.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
@@ -318,11 +318,9 @@ def _misfits(model: ModelSpec) -> Iterator[tuple[str, str]]:
     if effort is not None and effort not in EFFORTS:
         for close in difflib.get_close_matches(effort, EFFORTS, 1, 0.75):
             yield "reasoning", f"got {effort!r}: did you mean `{close}`?"
-    if model.base_url and provider_of(model) in ENDPOINTS:
-        try:
-            normal_url(model.base_url)
-        except ValueError as error:
-            yield "base_url", str(error)
+    is_asked = model.base_url and provider_of(model) in ENDPOINTS
+    if is_asked and (problem := unusable_url(model.base_url or "")):
+        yield "base_url", problem
     if model.api == "responses" and model.seed is not None:
         yield "seed", f"the Responses API takes none; got {model.seed}: leave it out, or use `api: chat`"
 

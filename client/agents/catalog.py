@@ -26,6 +26,7 @@ from activities.endpoints import (
     missing_key,
     normal_url,
     provider_of,
+    unusable_url,
     url_of,
 )
 from activities.extensions import ExtensionError, declared, load_extensions, load_modules
@@ -364,11 +365,13 @@ async def check_servers(models: Mapping[str, ModelSpec]) -> None:
 
 def _address(model: ModelSpec) -> str | None:
     """Where the model is asked by HTTP; None: it is not. Raises UsageError for what is no address."""
+    if model.base_url and (problem := unusable_url(model.base_url)):
+        raise UsageError(f"base_url of {model.name}: {problem}")
     url = url_of(model)
     try:
         return normal_url(url) if url else None
     except ValueError as error:
-        raise UsageError(f"{f'base_url of {model.name}' if model.base_url else BASE_URL}: {error}") from error
+        raise UsageError(f"{BASE_URL}: {error}") from error
 
 
 def _no_script(machine: str) -> str:

@@ -21,16 +21,20 @@ from client.cli.output import print_table
 from client.cli.values import PlainCommand
 from client.errors import UsageError
 
-__all__ = ["app", "pages", "summary"]
+__all__ = ["OF_THE_ROOT", "app", "pages", "summary"]
 
 app = typer.Typer(rich_markup_mode=None)
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout, or the package `ratchet` that is installed: README.md lies there, and the folder docs."""
 
+OF_THE_ROOT = ("AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")
+"""The pages that do not lie in the folder docs."""
+
 
 def pages() -> dict[str, Path]:
     """The file of each page, by its name in small letters."""
-    return {file.stem.lower(): file for file in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])}
+    files = [*(ROOT / name for name in OF_THE_ROOT), *ROOT.glob("docs/*.md")]
+    return {file.stem.lower(): file for file in sorted(files)}
 
 
 def summary(file: Path) -> tuple[str, str]:
@@ -79,7 +83,8 @@ def _nearest(word: str, known: dict[str, Path]) -> str:
     if close := get_close_matches(word, known, n=1, cutoff=0.75):
         return f"did you mean `ratchet docs {close[0]}`?"
     counts = {name: file.read_text("utf-8").lower().count(word) for name, file in known.items()}
-    if most := sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])[:3]:
+    found = [name for name in counts if word and counts[name]]
+    if most := sorted(found, key=lambda name: -counts[name])[:3]:
         return f"the word is found most often in {', '.join(f'`ratchet docs {name}`' for name in most)}"
     return "`ratchet docs` lists them"
 

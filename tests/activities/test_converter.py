@@ -59,12 +59,12 @@ def refused(payload: Payload, wanted: Any = ModelSpec) -> ApplicationError:
     ("text", "problem"),
     [
         ("nonsense", "not a valid ModelSpec: the whole: Invalid JSON"),
-        ("null", "the whole: expected an object, got NoneType"),
+        ("null", "the whole: expected an object, got null"),
         ("[1, 2]", "the whole: expected"),
         ('{"name": ""}', "name: "),
         ('{"nme": "m"}', "nme: unknown key; the fields are provider, name, "),
         ('{"price": {"input": 2}}', "price.input: unknown key"),
-        ('{"temperature": 9}', "temperature: expected less than or equal to 2"),
+        ('{"temperature": 9}', "temperature: expected a number less than or equal to 2"),
         ('{"script": [{"reply": 1, "delay_seconds": -1}]}', "script.0.delay_seconds: expected"),
     ],
 )

@@ -214,6 +214,14 @@ async def test_credentials_in_a_base_url_never_appear() -> None:
     await provider.close()
 
 
+async def test_key_in_the_place_of_a_url_never_appears() -> None:
+    key = "sk-proj-hunter2hunter2"
+    swapped, other = OpenAIProvider(None, key), OpenAIProvider(None, None, allowed=(f"https//gateway/{key}",))
+    for provider, url in ((swapped, None), (other, "https://elsewhere/v1")):
+        error = await failure(provider, setup("m", base_url=url))
+        assert (error.type, key in error.message) == ("bad_base_url", False)
+
+
 async def test_check_finds_problems_before_a_run(provider: OpenAIProvider, server: FakeOpenAI) -> None:
     assert await provider.check(ModelSpec(name="gpt-5-mini")) is None
     assert await provider.check(ModelSpec(name="llama3.2")) is None

@@ -254,9 +254,10 @@ async def test_address_that_is_none_is_named_before_anything_starts(environ: Env
     for url in ("localhost:11434", "http://localhost:none/v1"):
         with pytest.raises(UsageError, match=f"base_url of llama: expected an http.* URL, .*, got '{url}'"):
             await check_servers({"main": ModelSpec(name="llama", base_url=url)})
-    environ["OPENAI_BASE_URL"] = "http//ada:secret@host"
-    with pytest.raises(UsageError, match=r"^OPENAI_BASE_URL: expected .*/v1$"):  # not its password
-        await check_servers({"main": ModelSpec(name="llama")})
+    for secret in ("http//ada:secret@host", "sk-a-key-in-the-wrong-place"):
+        environ["OPENAI_BASE_URL"] = secret
+        with pytest.raises(UsageError, match=r"^OPENAI_BASE_URL: expected .*/v1$"):  # not what it is
+            await check_servers({"main": ModelSpec(name="llama")})
 
 
 def test_missing_key_is_told_with_the_place_of_its_model(environ: Environ, tmp_path: Path) -> None:

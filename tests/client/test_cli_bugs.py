@@ -96,7 +96,7 @@ def test_bug_in_begin_does_not_blame_the_task(cli: Cli, tmp_path: Path) -> None:
     found = cli("run", "--agent", agent, "--id", "beginner", "Write.")
     line = machine.read_text().partition("Poem(text=1)")[0].count("\n") + 1
     assert (found.code, "id is used up" in found.err, "other worker" in found.err) == (2, False, False)
-    assert "ValidationError: Poem: text: expected a string, got int" in found.err
+    assert "ValidationError: Poem: text: expected a string, got a number" in found.err
     assert (found.out + found.err).count("ValidationError") == 1
     assert f"({machine}, line {line}, in <lambda>)" in found.err
 

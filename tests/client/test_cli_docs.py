@@ -45,6 +45,7 @@ def test_path_says_where_files_lie(cli: Cli) -> None:
     ("name", "hint"),
     [
         ("peple", "did you mean `ratchet docs people`?"),
+        ("", "`ratchet docs` lists them"),
         ("quorum", "the word is found most often in `ratchet docs people`"),
         ("xyzzyx", "`ratchet docs` lists them"),
     ],

@@ -42,7 +42,7 @@ def test_commands_import_no_more_than_they_show(tmp_path: Path) -> None:
     variables = {"PYTHONPATH": str(Path.cwd()), "XDG_STATE_HOME": str(tmp_path / "state")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env={**own, **variables}, cwd=tmp_path, capture_output=True,
-        text=True, timeout=60, check=True,
+        text=True, timeout=300, check=True,
     )  # fmt: skip
     lines = [line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("loaded ")]
     assert lines == [

@@ -193,7 +193,7 @@ def test_settings_combine_all_that_is_allowed(environ: Environ, tmp_path: Path) 
     with pytest.raises(errors.UsageError) as refused:
         load_settings(tmp_path)
     assert "RATCHET_OUTPUT_CAP: " in str(refused.value)
-    wrong = "RATCHET_RATE_LIMITS: openai/*.tokens_per_minute: expected greater than 0"
+    wrong = "RATCHET_RATE_LIMITS: openai/*.tokens_per_minute: expected a number greater than 0"
     assert wrong in str(refused.value)
 
 

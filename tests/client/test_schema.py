@@ -183,7 +183,7 @@ def test_agent_that_is_written_names_its_schema(cli: Cli, tmp_path: Path) -> Non
         ("show", "`ratchet list` shows the runs"),
         ("test", "`ratchet test run.yaml`"),
         ("steer x", "Message"),
-        ("list --port 99999", "expected less than or equal to 65535"),
+        ("list --port 99999", "expected a number less than or equal to 65535"),
     ],
 )
 def test_argument_that_is_left_out_says_what_it_is(cli: Cli, words: str, expected: str) -> None:

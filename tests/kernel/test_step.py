@@ -451,7 +451,7 @@ def test_only_what_begin_refuses_is_the_fault_of_the_task() -> None:
             machine(moves, begin=begin),
             begin,
             3,
-            "ValidationError: Memory: text: expected a string, got int",
+            "ValidationError: Memory: text: expected a string, got a number",
         ),
         (
             machine(asks_wrongly),
