@@ -82,7 +82,7 @@ def _from_script(
         raise _failed(
             "script_ended",
             f"the script has {len(script)} replies, but reply {number + 1} is needed; "
-            "add entries to the model's `script`",
+            "add entries to the model's `script`, or give --model a language model",
         )
     entry, found = script[number], None
     names: dict[str, str] = {}

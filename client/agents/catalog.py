@@ -160,8 +160,9 @@ class Catalog:
     def _machine(self, agent: AgentFile) -> Iterator[Problem]:
         names = {machine.name for machine in self.machines}
         if agent.machine not in names:
-            text = f"there is no machine `{agent.machine}`; {nearest(agent.machine, names)}"
-            yield ("machine",), f"{text}{_machines_of(agent)}"
+            meant = nearest(agent.machine, names)
+            text = f"there is no machine `{agent.machine}`; {meant}"
+            yield ("machine",), text if meant.endswith("?") else f"{text}{_machines_of(agent)}"
             return
         try:
             machine = self.machine(agent.machine, agent.machine_version)

@@ -105,7 +105,9 @@ def dotted(where: KeyPath) -> str:
 
 def _parsed_file(path: Path) -> tuple[dict[str, Any], Places]:
     if not path.exists():
-        raise UsageError(f"{path}: no such file")
+        beside = [str(found) for kind in ("*.yaml", "*.yml") for found in path.parent.glob(kind)]
+        close = difflib.get_close_matches(str(path), beside, n=1)
+        raise UsageError(f"{path}: no such file{f'; did you mean {close[0]}?' if close else ''}")
     if not path.is_file():  # a pipe would be waited for
         raise UsageError(f"{path}: not a regular file; expected a YAML file")
     try:

@@ -246,10 +246,9 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
             await stack.enter_async_context(own_worker(client, settings, queue))
         copied = len(task.fork.records) if task.fork else 0
         if not starting.as_json and not starting.detach:
-            render.note(
-                f"from step {step} of {source.run}, with {counted(copied, 'record')} of its log; "
-                "calls from the step on are made again"
-            )
+            again = "" if source.checkpoint(step).is_end else "; calls from the step on are made again"
+            log = counted(copied, "record")
+            render.note(f"from step {step} of {source.run}, with {log} of its log{again}")
         return await start(
             client,
             task,

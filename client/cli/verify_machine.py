@@ -21,6 +21,7 @@ from client.runs.words import plain
 from client.server.workerconfig import Allowed
 
 if TYPE_CHECKING:
+    from activities.settings import Settings
     from client.proof.machine import MachineReport, ScenarioReport
     from workflows.kernel.machine import Machine
 
@@ -68,9 +69,8 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
     from client.proof.machine import declared_tools, scenarios_of, verify
     from workflows.verify.runs.moments import PropertyBug
 
-    settings = common.worker_settings(Allowed())
-    code = 0
-    machines = _machines(which, common)
+    settings = _settings(which, common)
+    code, machines = 0, _machines(which, common)
     if certificate and len(machines) > 1:
         names = ", ".join(f"{one.name} {one.version}" for one in machines)
         raise UsageError(f"--certificate: a certificate is of one machine, and {which} declares {names}")
@@ -122,6 +122,12 @@ def _certify(report: MachineReport, path: Path, *, refused: bool) -> None:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
     render.note(f"certificate {Certificate.of(text).digest}: written to {path}")
+
+
+def _settings(which: str, common: DirectoryOptions) -> Settings:
+    """The file comes before what earlier commands named: it may be a copy of that. Raises UsageError."""
+    own = (str(Path(which).resolve()),) if which.endswith(".py") else ()
+    return common.worker_settings(Allowed(modules=own))
 
 
 def _machines(which: str, common: DirectoryOptions) -> tuple[Machine, ...]:

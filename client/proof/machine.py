@@ -145,7 +145,7 @@ class ScenarioReport:
 
     @property
     def domain(self) -> Iterator[str]:
-        """In which setting it was explored, and what was tried; each is cut to a line."""
+        """In which setting it was explored, and what was tried; each has a line, and `tried` has all."""
         one = self.scenario
         yield f"  scenario {one.name}: goal {one.goal!r}"
         if one.options:
@@ -155,7 +155,7 @@ class ScenarioReport:
         if one.without:
             yield _line(f"    without {', '.join(sorted(one.without))}")
         for asked, answers in self.tried.items():
-            yield _line(f"    {asked}: {counted(len(answers), 'answer')}: {_joined(answers)}")
+            yield f"    {asked}: {counted(len(answers), 'answer')}: {_joined(answers)}"
 
 
 @dataclass(frozen=True)
@@ -532,7 +532,13 @@ def _cut(text: str) -> str:
 
 
 def _joined(answers: Sequence[str]) -> str:
-    return ", ".join(answer or "''" for answer in answers)
+    """As many as fit a line, and how many are left."""
+    shown = [" ".join(_cut(answer).split()) or "''" for answer in answers]
+    fit = 1
+    while fit < len(shown) and len(", ".join(shown[: fit + 1])) <= DOMAIN_CHARS:
+        fit += 1
+    left = [f"and {len(shown) - fit} more (`--json` has all)"] if fit < len(shown) else []
+    return ", ".join([*shown[:fit], *left])
 
 
 def _line(text: str) -> str:

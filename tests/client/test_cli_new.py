@@ -13,7 +13,7 @@ from activities.settings import Settings
 from client.cli.loaded import loaded_lines
 from tests.client.commandline import Cli, environment
 from tests.client.conftest import ROOT
-from tests.forked import PYTEST, spoken
+from tests.forked import PYTEST, RATCHET, spoken
 
 
 @pytest.fixture
@@ -37,6 +37,8 @@ def test_new_agent_runs_without_a_key_and_its_test_passes(cli: Cli) -> None:
     made = cli("init")
     assert made.code == 0, made.err
     assert "pip install pytest" in made.out
+    misspelt = cli("run", "--agent", "agnet.yaml", "go")
+    assert "agnet.yaml: no such file; did you mean agent.yaml?" in misspelt.err
     assert "count_words brings no label, sends nowhere" in cli("doctor", "--agent", "agent.yaml").out
     first, second, third, _ = made.out.partition("next:\n")[2].splitlines()
     assert "--model" in second
@@ -63,6 +65,11 @@ def test_new_machine_runs_and_its_test_and_a_tools_test_pass(cli: Cli) -> None:
     assert "The water that they push aside" in ran.out, ran.err
     assert "check --> write: TooLong" in cli("diagram", "brief_writer", "--agent", "brief_writer.yaml").out
     assert passed(cli.files).startswith("3 passed")
+    Path("copy.py").write_text(Path("brief_writer.py").read_text())
+    words = (RATCHET, "verify", "machine", "copy.py")  # the run has made the folder remember the first one
+    code, _, err = spoken(*words, env=environment(**cli.variables), cwd=cli.files)
+    assert code == 0, err
+    assert re.search(r"left out \S+brief_writer.py, which an earlier command named", err)
     assert not [path for path in cli.files.glob("*.*") if "my_" in path.read_text()]
 
 
