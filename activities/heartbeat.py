@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from temporalio import activity
 
-__all__ = ["LONGEST_PAUSE", "heartbeats", "pause_after"]
+__all__ = ["LONGEST_PAUSE", "failures_before", "heartbeats", "pause_after"]
 
 LONGEST_PAUSE = 60
 """Seconds, after many failures."""
@@ -20,6 +20,13 @@ def pause_after(failures: int) -> timedelta:
 
     Temporal's own policy counts each attempt, also one whose worker was lost or missed a heartbeat."""
     return timedelta(seconds=min(2 ** (failures - 1), LONGEST_PAUSE))
+
+
+def failures_before() -> int:
+    """Attempts of this activity that have failed. Temporal counts those that were lost, too, and keeps only
+    the newest heartbeat for the next one, so each heartbeat has the number behind its text."""
+    details = activity.info().heartbeat_details
+    return int(details[1]) if len(details) > 1 else 0
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ from activities.contracts import (
     ToolSpec,
 )
 from activities.endpoints import provider_of, with_provider
-from activities.heartbeat import heartbeats, pause_after
+from activities.heartbeat import failures_before, heartbeats, pause_after
 from activities.images import Images
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import (
@@ -180,7 +180,7 @@ class ModelActivities:
         if request.setup in self._paused_until:
             return None
         requests.most = _most_requests(request)
-        kept = (0, time.time())  # no attempt of the tool's has failed; since when the model is asked
+        kept = (failures_before(), time.time())  # of the tool's attempts; since when the model is asked
         reply = await self._asked(request, began, requests, kept, waits=False)
         if not isinstance(reply, ProviderError):
             return reply

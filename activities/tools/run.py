@@ -55,7 +55,7 @@ from activities.contracts import (
     ToolsWanted,
 )
 from activities.handover import with_early_reply
-from activities.heartbeat import heartbeats, pause_after
+from activities.heartbeat import failures_before, heartbeats, pause_after
 from activities.images import Images
 from activities.mcp.servers import McpServers, Unusable
 from activities.model import ModelActivities, named_specs
@@ -571,9 +571,7 @@ class ToolActivities:
         request: Q,
     ) -> R:
         """Raises `ApplicationError`: of type `TRANSIENT`, for the next attempt, or `NOT_BEGUN`."""
-        newest, info = [""], activity.info()
-        # Temporal counts attempts that were lost, too, and keeps only the newest heartbeat for the next one
-        failures = int(info.heartbeat_details[1]) if len(info.heartbeat_details) > 1 else 0
+        newest, info, failures = [""], activity.info(), failures_before()
         attempt = ToolAttempt(
             key=request.key, request=request, part=part, is_known=request.tool in self.runner.specs
         )

@@ -196,8 +196,9 @@ async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIter
                 beat = await heartbeat_in(client.temporal, about.raw_description)
                 view.heard(beat)
                 if length != about.history_length:  # only then has the run anything new to say
-                    length, status = about.history_length, None
+                    status = None
                     status = await client.query(run, "status", RunStatus)
+                    length = about.history_length  # a query that fails is asked again
                 if status is not None:
                     view.does(with_heartbeat(status, beat))
 
@@ -212,11 +213,21 @@ async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIter
 # -- records by steps --------------------
 
 
-def _repeats(said: str, held: str) -> bool:
-    """What is said next has the held text, or is most of it, or is named by it: `FINAL ANSWER: 42`."""
+def _is_same(said: str, held: str) -> bool:
+    """What is said next is the held text, or is named by it: `FINAL ANSWER: 42`."""
     is_named = held.endswith(said) and NAMED.fullmatch(held.removesuffix(said))
-    is_most = said in held and 2 * len(said) > len(held)
-    return bool(said and held) and (held in said or is_most or bool(is_named))
+    return bool(said and held) and (said == held or bool(is_named))
+
+
+def _repeats(said: str, held: str) -> bool:
+    """The end of the run says the held text, or most of it."""
+    is_most = _has(held, said) and 2 * len(said) > len(held)
+    return _is_same(said, held) or (bool(said and held) and (_has(said, held) or is_most))
+
+
+def _has(text: str, words: str) -> bool:
+    """The words stand in the text, and are no part of others."""
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
 
 
 class _Blocks:
@@ -281,7 +292,7 @@ class _Blocks:
 
     def _say(self, text: str, mark: str = "", style: str = "") -> Iterator[Text]:
         if text:
-            if not _repeats(text, self._held_text):
+            if not _is_same(text, self._held_text):
                 yield from self._release()
             self._held, self._held_text = self._hang(text, mark, style, THOUGHT_LINES), text
 

@@ -128,7 +128,7 @@ def hung(block: Text, console: Console, indent: int = 6) -> Text:
         if rest:
             more = line[len(first.plain) :]
             more = more[len(more.plain) - len(more.plain.lstrip(" ")) :]
-            by = max(own, indent)
+            by = min(max(own, indent), console.width // 2)
             lines += [Text(" " * by).append_text(one) for one in more.wrap(console, console.width - by)]
     return Text("\n").join(lines)
 

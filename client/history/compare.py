@@ -252,7 +252,7 @@ class _Log:
                 for words in filter(str.strip, (reading.thought, said)):
                     yield self._by(record, words)
             thought = reading.thought or thought
-        yield from (f"→ {title}: no result" for title in asked.values())
+        yield from (f"→ {title}: not ended" for title in asked.values())
 
     def _by(self, record: Record, text: str) -> str:
         """With the person who caused it."""

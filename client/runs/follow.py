@@ -135,13 +135,20 @@ async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionR
     for pending in description.pending_activities:
         with suppress(Exception):  # another version's heartbeat: nothing to show
             details = await temporal.data_converter.decode(pending.heartbeat_details.payloads)
-            text = str(details[0]) if details else text
-            if pending.activity_type.name == CALL and len(details) == CALL_DETAILS:
+            text = (str(details[0]) if details else "") or text
+            if pending.activity_type.name == CALL and len(details) == CALL_DETAILS and _is_of_this(pending):
                 asks_since = float(details[-1])
     if not failed and description.pending_workflow_task.attempt > 1 and (bug := await bug_in(temporal, run)):
         failures = {bug: bug}
     held = tuple(_paused_text(one, titles.get(one.activity_id, one.activity_id), run) for one in paused)
     return Heartbeat(text, asks_since, failures, held, attempt, next_try)
+
+
+def _is_of_this(pending: PendingActivityInfo) -> bool:
+    """The heartbeat is of the attempt that is under way: Temporal keeps that of a worker that has died."""
+    is_begun = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    began, beat = pending.last_started_time, pending.last_heartbeat_time
+    return is_begun and (began.seconds, began.nanos) <= (beat.seconds, beat.nanos)
 
 
 def with_heartbeat(status: RunStatus, beat: Heartbeat) -> RunStatus:

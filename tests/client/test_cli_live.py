@@ -268,6 +268,14 @@ def test_words_that_only_name_the_answer_are_shown_once(words: str, answer: str,
     assert found == f"{shown_words and chr(10)}{shown_words}\n4\n✓ done · 1 step"
 
 
+def test_words_that_others_contain_are_shown() -> None:
+    texts = ("No", "Now I know. Pay 500.", "Now I know.")
+    spoken = [record("ask", "Replied", "ask", number, **said(text)) for number, text in enumerate(texts, 1)]
+    found = shown([STARTED, *spoken])
+    assert "1  No\n" in found
+    assert "2  Now I know. Pay 500.\n" in found
+
+
 def test_thought_stands_above_what_people_are_asked_about_its_call() -> None:
     file = io.StringIO()
     view = LiveView(Console(file=file, width=80, color_system=None))

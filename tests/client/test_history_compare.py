@@ -144,7 +144,7 @@ def test_call_is_said_once_as_it_was_made_with_what_came_of_it() -> None:
     pair = align_steps(records, ())[1]
     assert pair.left is not None
     assert pair.left.summary == (
-        "I pay.", '→ pay(to="Ada"), edited by Bob', "← paid", "→ look(): no result",
+        "I pay.", '→ pay(to="Ada"), edited by Bob', "← paid", "→ look(): not ended",
     )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.api.common.v1 import Payloads
-from temporalio.api.enums.v1 import TimeoutType
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.common.v1 import ActivityType, Payloads
+from temporalio.api.enums.v1 import PendingActivityState, TimeoutType
 from temporalio.api.failure.v1 import Failure, TimeoutFailureInfo
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
@@ -375,6 +376,25 @@ async def test_heartbeat_shows_what_is_said_or_fails(agents: AgentClient) -> Non
         assert await heartbeat_in(agents.temporal, description) == expected
     run = await agents.run(talk())
     assert await agents.heartbeat(run.workflow_id) == Heartbeat()
+
+
+@pytest.mark.parametrize(
+    ("began", "is_begun", "asks"), [(10, True, True), (20, True, False), (10, False, False)]
+)
+async def test_call_whose_worker_died_does_not_ask_the_model(
+    agents: AgentClient, began: int, is_begun: bool, asks: bool
+) -> None:
+    """Temporal keeps the heartbeat of the attempt before."""
+    state = PendingActivityState
+    pending = PendingActivityInfo(
+        activity_type=ActivityType(name="call_tool"),
+        heartbeat_details=Payloads(payloads=await agents.temporal.data_converter.encode(["", 0, 1000.0])),
+        state=state.PENDING_ACTIVITY_STATE_STARTED if is_begun else state.PENDING_ACTIVITY_STATE_SCHEDULED,
+        last_started_time=Timestamp(seconds=began),
+        last_heartbeat_time=Timestamp(seconds=15),
+    )
+    description = DescribeWorkflowExecutionResponse(pending_activities=[pending])
+    assert (await heartbeat_in(agents.temporal, description)).asks_since == (1000 if asks else None)
 
 
 async def test_heartbeat_names_each_call_whose_worker_was_gone(agents: AgentClient) -> None:
