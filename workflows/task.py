@@ -268,6 +268,8 @@ def first_step(
         steered = steer(step, message, now=now, by="person")
         return replace(steered, records=(*step.records, *steered.records))
     except MachineError as error:
+        if error.suspension is None and task.fork:
+            raise InvalidTask(f"fork: {program.machine.name} cannot go on from there: {error}") from error
         return broken(error)
     except InputRefused as error:
         raise InvalidTask(str(error)) from error

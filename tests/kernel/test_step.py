@@ -39,6 +39,7 @@ from activities.contracts import (
     do,
 )
 from tests.kernel.random_machines import answer, plans, program
+from workflows.api import AgentTask, Fork, Origin
 from workflows.kernel.calls import answered
 from workflows.kernel.context import Context
 from workflows.kernel.errors import (
@@ -64,6 +65,7 @@ from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State,
 from workflows.kernel.rollback import forked, restored, restored_context, rolled_back
 from workflows.kernel.snapshot import Program, Suspension, dump
 from workflows.kernel.transition import advance, close, leave_interrupt, load, start, steer
+from workflows.task import InvalidTask, first_step
 
 seeds = st.lists(st.integers(1, 1000), min_size=60, max_size=60)
 PERSON = Message(role="user", content="a person's message")
@@ -691,6 +693,17 @@ def test_state_behind_an_end_is_entered_as_ever() -> None:
     ended = advance(step, ModelReplied(text="done"), now=2)
     with pytest.raises(InvariantViolated, match="entered from done"):
         forked(run, [*step.records, *ended.records], 2, now=3, by="ann")
+
+
+def test_fork_behind_an_end_that_would_break_a_rule_is_refused() -> None:
+    run, step = entering(on_reopen=lambda c: (S.WORK, {"text": "kept"}))
+    log = [*step.records, *advance(step, ModelReplied(text="done"), now=2).records]
+    fork = Fork(
+        origin=Origin(workflow_id="run-0", run_id="x", step=2),
+        records=tuple(record.model_dump(mode="json") for record in log),
+    )
+    with pytest.raises(InvalidTask, match=r"fork: .* cannot go on from there: .*entered from done"):
+        first_step(AgentTask(goal="go on", machine=run.machine.name, fork=fork), run, now=3)
 
 
 def test_what_a_rollback_writes_is_held_to_the_invariant() -> None:

@@ -636,8 +636,8 @@ class Transition:
         `migrated`: the snapshot comes from a log of another version of the machine.
 
         The snapshot's context is that with which its state was entered, so `entry` has had its turn and the
-        invariant held. What `on_rollback` writes is held to the invariant; the state after an end, which was
-        not entered before, is entered as ever.
+        invariant held. What `on_rollback` writes is held to the invariant. The state after an end was not
+        entered before: it is counted, even beyond its cap, and its `entry` and invariant apply.
         """
         machine, context, target = self.machine, then.context, then.state
         begins = self.begins_step(target)
