@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RunLog", "RunReader"]
 
+MOST_ENDS = 10_000
+"""Ends of runs that a reader remembers."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
@@ -78,6 +81,8 @@ class RunReader:
     ) -> None:
         self.archive, self.where, self.modules = archive, where, modules
         self._connect, self._files = connect, files
+        self._ends: dict[tuple[str, str], bool] = {}
+        """Whether executions that are over reached their goal: it never changes, and lists are read often."""
 
     async def server(self) -> ConnectedReader:
         """Who can ask the server."""
@@ -130,11 +135,16 @@ class RunReader:
 
     async def _succeeded(self, line: RunLine) -> bool | None:
         """Whether a run that is over reached its goal, where that is known without asking it."""
-        if line.progress in ("running", "completed"):
+        if line.progress != "completed":
+            return None if line.progress == "running" else False
+        place = line.id, line.run_id
+        if place not in self._ends:
             with suppress(RatchetError):  # a list is no place to complain of the archive
-                return await self.archive.ended_well(line.id) if line.progress == "completed" else None
-            return None
-        return False
+                if (ok := await self.archive.ended_well(line.id)) is not None:
+                    self._ends[place] = ok
+                    while len(self._ends) > MOST_ENDS:
+                        del self._ends[next(iter(self._ends))]
+        return self._ends.get(place)
 
     async def inbox(self) -> tuple[RunLine, ...]:
         """Runs that wait for people, those that have waited longest first."""
