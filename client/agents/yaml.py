@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -182,7 +182,7 @@ def _plain(value: Any, where: KeyPath, places: Places) -> Any:
 def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
     where = tuple(detail["loc"])
     if detail["type"] == "extra_forbidden":
-        return where, f"unknown key; {nearest(str(where[-1]), _keys_at(model, where[:-1]))}"
+        return where, f"unknown key; {_meant_key(model, where)}"
     message, given = problem_of(detail), detail["input"]
     if detail["type"] == "missing":
         return where, message
@@ -209,6 +209,29 @@ def _seconds(given: object) -> int:
     """What a person may have meant by `90min`; 0: it is no duration."""
     read = re.fullmatch(r"(\d{1,6})\s*([a-z]+)", given) if isinstance(given, str) else None
     return int(read[1]) * SECONDS.get(read[2], 0) if read else 0
+
+
+def _meant_key(model: type[BaseModel], where: KeyPath) -> str:
+    """What was meant by a key that is none here: one of nearly its name, or the same one elsewhere."""
+    name, keys = str(where[-1]), _keys_at(model, where[:-1])
+    if difflib.get_close_matches(name, keys, n=1, cutoff=0.8):
+        return nearest(name, keys)
+    if name in model.model_fields:
+        return "it belongs to the top level"
+    homes = sorted({dotted(home) for home in _homes(model, name)}, key=lambda home: (home.count("."), home))
+    if not homes:
+        return nearest(name, keys)
+    return f"it belongs under {' or '.join(f'`{home}`' for home in homes[:2])}"
+
+
+def _homes(model: type[BaseModel], name: str, above: tuple[type[BaseModel], ...] = ()) -> Iterator[KeyPath]:
+    """The objects below a model that have a key of this name; `NAME` stands for any key of a mapping."""
+    for key, field in model.model_fields.items():
+        path = (key, "NAME") if get_origin(field.annotation) in (dict, Mapping) else (key,)
+        for inner in {*_models_in(field.annotation)} - {model, *above}:
+            if name in inner.model_fields:
+                yield path
+            yield from ((*path, *home) for home in _homes(inner, name, (*above, model)))
 
 
 def _keys_at(model: type[BaseModel], where: KeyPath) -> list[str]:

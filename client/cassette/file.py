@@ -123,15 +123,7 @@ def cassette_text(cassette: Cassette, *, as_json: bool = False) -> str:
 
 def read_cassette(path: Path) -> Cassette:
     """Raises UsageError for a file that is missing, too large, or no cassette of this version."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES + 1)
-        text = content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(content) > FILE_BYTES:
-        raise UsageError(f"{path}: larger than {FILE_BYTES:,} bytes")
-    values = _values(text, path)
+    values = _values(_text(path), path)
     if not isinstance(values, dict) or "cassette" not in values:
         raise UsageError(f"{path}: is no cassette; `ratchet export RUN --out {path}` writes one")
     if values["cassette"] != VERSION:
@@ -146,6 +138,20 @@ def read_cassette(path: Path) -> Cassette:
         if any(key in entry for key in INPUTS) and not isinstance(entry.get("at"), int | float):
             raise UsageError(f"{path}: course[{number}].at: expected seconds since the beginning")
     return found
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES + 1)
+        text = content.decode()
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such file; `ratchet export RUN --out {path}` writes one") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > FILE_BYTES:
+        raise UsageError(f"{path}: larger than {FILE_BYTES:,} bytes")
+    return text
 
 
 def _values(text: str, path: Path) -> Any:

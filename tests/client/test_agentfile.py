@@ -83,6 +83,15 @@ def load(folder: Path, text: str) -> AgentFile:
             "got 1: leave it out",
             id="no such seed",
         ),
+        pytest.param(
+            "stream: false\n", ":1:1: stream", "it belongs under `models.NAME`", id="key of a model"
+        ),
+        pytest.param(
+            "limits: {tools: [a]}\n",
+            ":1:10: limits.tools",
+            "it belongs to the top level",
+            id="key of an agent",
+        ),
         pytest.param("models: {plan: gpt}\n", ":1:1: models", "`default`", id="no default model"),
         pytest.param(
             "models:\n  default: gpt\n  other: {fallback: [default, othr]}\n",
