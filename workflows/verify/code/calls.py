@@ -195,13 +195,13 @@ def _object_called(reading: Reading, atom: Is, args: Args) -> Value:
         return _made(reading, it, args, guess=atom.guess)
     if isinstance(it, functools.partial):
         named = {name: Entry(exactly(one)) for name, one in it.keywords.items()}
-        inner = dataclasses.replace(args.behind(*map(exactly, it.args)), named={**named, **args.named})
+        inner = dataclasses.replace(args.prepended(*map(exactly, it.args)), named={**named, **args.named})
         return call(reading, Is(it.func), inner)
     if isinstance(it, types.MethodType | types.BuiltinMethodType):
         return _bound_called(reading, it, args)
     function = it if isinstance(it, types.FunctionType) else getattr(it, "__wrapped__", None)
     if function is None:
-        function, args = getattr(type(it), "__call__", None), args.behind(frozenset({atom}))  # noqa: B004  # the function itself
+        function, args = getattr(type(it), "__call__", None), args.prepended(frozenset({atom}))  # noqa: B004  # the function itself
     return reading.follow(function, args)
 
 
@@ -214,7 +214,7 @@ def _bound_called(reading: Reading, it: Any, args: Args) -> Value:
         return ANY
     if it.__func__ is FieldInfo.get_default:
         return exactly(it(call_default_factory=True))
-    return call(reading, Is(it.__func__), args.behind(exactly(it.__self__)))
+    return call(reading, Is(it.__func__), args.prepended(exactly(it.__self__)))
 
 
 def _made(reading: Reading, kind: type, args: Args, *, guess: bool) -> Value:
@@ -327,7 +327,7 @@ def _method(reading: Reading, method: Method, args: Args) -> Value:
         changes = one_dict(dicts_of(update.value)) if update else Dict()
         return joined(*(known.changed(atom, changes) for atom in of))
     if method.function is not None and is_followed(method.function, reading.homes):
-        return call(reading, Is(method.function), args.behind(of))
+        return call(reading, Is(method.function), args.prepended(of))
     if name in ("get", "pop", "items", "values", "keys", "copy"):
         return joined(*(of_mapping(atom, name, args) for atom in of))
     reading.handed_on(joined(of, args.all))

@@ -49,7 +49,7 @@ from workflows.verify.code.values import (
     pieces,
     truths,
 )
-from workflows.verify.code.ways import Args, Read, Seen, Store, Way, noted
+from workflows.verify.code.ways import Args, Read, Seen, Store, Way, note
 
 __all__ = ["Reader"]
 
@@ -79,11 +79,11 @@ class Frame:
     unclear: Place | None = None
     given: set[str] = field(default_factory=set)
     """Names that mean what the caller has given."""
-    same: list[set[str]] = field(default_factory=list)
+    aliases: list[set[str]] = field(default_factory=list)
     """Names that mean the same object."""
-    left: list[list[Way]] = field(default_factory=list)
+    breaks: list[list[Way]] = field(default_factory=list)
     """Ways that have left each loop around by `break`."""
-    again: list[list[Way]] = field(default_factory=list)
+    continues: list[list[Way]] = field(default_factory=list)
     """And those by `continue`."""
     handled: set[type] = field(default_factory=set)
     """What the `except` around has caught."""
@@ -126,11 +126,11 @@ class Reader(ast.NodeVisitor):
 
     def unclear(self, what: str) -> None:
         """Something cannot be seen here."""
-        noted(self.seen.unclear, what, self.place())
+        note(self.seen.unclear, what, self.place())
 
     def wrong(self, text: str) -> None:
         """Something is wrong here, whatever comes."""
-        noted(self.seen.wrong, text, self.place())
+        note(self.seen.wrong, text, self.place())
 
     def strange(self) -> None:
         """A function is called here that data brings."""
@@ -171,7 +171,7 @@ class Reader(ast.NodeVisitor):
             return frozenset({Data(kind)})
         name = places[0].arg
         first: Value = frozenset({Made(kind, (), place=self.place())})
-        return self.go_through(source, args.behind(first), made=name)
+        return self.go_through(source, args.prepended(first), made=name)
 
     def called(self, function: Any, *given: Value) -> Value:
         """What a function of the machine's gives; `way` has the context then."""
@@ -258,7 +258,7 @@ class Reader(ast.NodeVisitor):
         value = self.visit(node.value)
         if way.dead:
             return []
-        self.same(node)
+        self.note_alias(node)
         parts = [value]
         if any(isinstance(one, ast.Tuple) for one in node.targets) and 1 < len(value) <= UNROLLED:
             parts = [frozenset({atom}) for atom in value]  # what came together stays together
@@ -269,11 +269,11 @@ class Reader(ast.NodeVisitor):
                 self.bind(target, part)
         return ways
 
-    def same(self, node: ast.Assign) -> None:
+    def note_alias(self, node: ast.Assign) -> None:
         """`one = other`: what is changed in place by one name is changed by the other."""
         for target in node.targets:
             if isinstance(target, ast.Name) and isinstance(node.value, ast.Name):
-                self.frames[-1].same.append({target.id, node.value.id})
+                self.frames[-1].aliases.append({target.id, node.value.id})
 
     def do_AnnAssign(self, node: ast.AnnAssign, way: Way) -> list[Way]:
         if node.value is not None:
@@ -286,11 +286,11 @@ class Reader(ast.NodeVisitor):
         return [] if way.dead else [way]
 
     def do_If(self, node: ast.If, way: Way) -> list[Way]:
-        yes, no = self.both(node.test, way)
+        yes, no = self.branches(node.test, way)
         return [*self.block(node.body, yes), *self.block(node.orelse, no)]
 
     def do_Assert(self, node: ast.Assert, way: Way) -> list[Way]:
-        return self.both(node.test, way)[0]
+        return self.branches(node.test, way)[0]
 
     def do_Raise(self, node: ast.Raise, way: Way) -> list[Way]:
         if node.exc is None:
@@ -321,14 +321,14 @@ class Reader(ast.NodeVisitor):
             return self.loop(
                 way, lambda one: ([self.bind_in(one.copy(), node.target, pieces(found))], [one]), node
             )
-        self.frames[-1].left.append([])
+        self.frames[-1].breaks.append([])
         ways = [way]
         for item in items:
             ways = [after for one in ways for after in self.turn(self.bind_in(one, node.target, item), node)]
-        return [*self.block(node.orelse, ways), *self.frames[-1].left.pop()]
+        return [*self.block(node.orelse, ways), *self.frames[-1].breaks.pop()]
 
     def do_While(self, node: ast.While, way: Way) -> list[Way]:
-        return self.loop(way, lambda one: self.both(node.test, one), node)
+        return self.loop(way, lambda one: self.branches(node.test, one), node)
 
     def loop(
         self, way: Way, enter: Callable[[Way], tuple[list[Way], list[Way]]], node: ast.For | ast.While
@@ -336,10 +336,10 @@ class Reader(ast.NodeVisitor):
         """Go through a loop's body until nothing new comes of it; `enter`: the ways into it, and past it."""
         frame = self.frames[-1]
         for number in range(ROUNDS):
-            frame.left.append([])
+            frame.breaks.append([])
             into, past = enter(way.copy())
             ways = [after for one in into for after in self.turn(one, node)]
-            left = frame.left.pop()
+            left = frame.breaks.pop()
             new = known.widened(way, way.joined(*ways), last=number >= ROUNDS - 2)
             if new.names == way.names and new.store == way.store:
                 break
@@ -349,16 +349,16 @@ class Reader(ast.NodeVisitor):
     def turn(self, way: Way, node: ast.For | ast.While) -> list[Way]:
         """One turn of a loop."""
         frame = self.frames[-1]
-        frame.again.append([])
+        frame.continues.append([])
         ways = self.block(node.body, [way])
-        return [*ways, *frame.again.pop()]
+        return [*ways, *frame.continues.pop()]
 
     def do_Break(self, node: ast.Break, way: Way) -> list[Way]:
-        self.frames[-1].left[-1].append(way)
+        self.frames[-1].breaks[-1].append(way)
         return []
 
     def do_Continue(self, node: ast.Continue, way: Way) -> list[Way]:
-        self.frames[-1].again[-1].append(way)
+        self.frames[-1].continues[-1].append(way)
         return []
 
     def do_Try(self, node: ast.Try, way: Way) -> list[Way]:
@@ -404,10 +404,12 @@ class Reader(ast.NodeVisitor):
         ways, left = list[Way](), [way]
         for case in node.cases:
             test = _as_test(subject, case.pattern)
-            split = [self.both(test, one) if test else ([one.copy()], [one]) for one in left]
+            split = [self.branches(test, one) if test else ([one.copy()], [one]) for one in left]
             into = [self.with_parts(case.pattern, one) for yes, _ in split for one in yes]
             into = [
-                after for one in into for after in (self.both(case.guard, one)[0] if case.guard else [one])
+                after
+                for one in into
+                for after in (self.branches(case.guard, one)[0] if case.guard else [one])
             ]
             ways += self.block(case.body, into)
             all_of_it = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
@@ -424,40 +426,44 @@ class Reader(ast.NodeVisitor):
 
     # -- conditions --------------------
 
-    def both(self, test: ast.expr, way: Way) -> tuple[list[Way], list[Way]]:
+    def branches(self, test: ast.expr, way: Way) -> tuple[list[Way], list[Way]]:
         """The ways on where the test holds, and where it does not."""
         self.way = way
         found = truths(self.visit(test))
         if way.dead:
             return [], []
-        yes = [self.where(test, way.copy(), True)] if True in found else []
-        no = [self.where(test, way.copy(), False)] if False in found else []
+        yes = [self.narrowed(test, way.copy(), True)] if True in found else []
+        no = [self.narrowed(test, way.copy(), False)] if False in found else []
         return yes, no
 
-    def where(self, test: ast.expr, way: Way, holds: bool) -> Way:
+    def narrowed(self, test: ast.expr, way: Way, holds: bool) -> Way:
         """The way with what the test's outcome says of the names and fields in it."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            return self.where(test.operand, way, not holds)
+            return self.narrowed(test.operand, way, not holds)
         if isinstance(test, ast.BoolOp) and holds is isinstance(test.op, ast.And):
             for part in test.values:
-                way = self.where(part, way, holds)
+                way = self.narrowed(part, way, holds)
             return way
         if isinstance(test, ast.NamedExpr):
-            return self.where(test.target, way, holds)
-        return self.where_plain(test, way, holds) if _is_plain(test) else way
+            return self.narrowed(test.target, way, holds)
+        return self.narrowed_plain(test, way, holds) if _is_plain(test) else way
 
-    def where_plain(self, test: ast.expr, way: Way, holds: bool) -> Way:
+    def narrowed_plain(self, test: ast.expr, way: Way, holds: bool) -> Way:
         """The same of a test that can be tried with each alternative alone."""
         for name in {node.id for node in parts_of(test) if isinstance(node, ast.Name)}:
             if len(value := way.names.get(name, NEVER)) > 1:
-                kept = [atom for atom in value if holds in self.tried(test, way, {name: frozenset({atom})})]
+                kept = [
+                    atom
+                    for atom in value
+                    if holds in self.possible_truths(test, way, {name: frozenset({atom})})
+                ]
                 way.names[name] = frozenset(kept) or value
-        self.where_fields(test, way, holds)
+        self.narrow_fields(test, way, holds)
         if isinstance(test, ast.Name) and test.id in way.names:
             way.names[test.id] = _settled(way.names[test.id], holds) or way.names[test.id]
         return way
 
-    def where_fields(self, test: ast.expr, way: Way, holds: bool) -> None:
+    def narrow_fields(self, test: ast.expr, way: Way, holds: bool) -> None:
         """The same for fields of the context."""
         for node in parts_of(test):
             if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
@@ -466,10 +472,14 @@ class Reader(ast.NodeVisitor):
             if len(value) < 2 or way.names.get(node.value.id) != frozenset({Context()}):
                 continue
             alone = ((atom, way.store.where(node.attr, frozenset({atom}))) for atom in value)
-            kept = [atom for atom, store in alone if holds in self.tried(test, Way(way.names, store), {})]
+            kept = [
+                atom
+                for atom, store in alone
+                if holds in self.possible_truths(test, Way(way.names, store), {})
+            ]
             way.store = way.store.where(node.attr, frozenset(kept) or value)
 
-    def tried(self, test: ast.expr, way: Way, names: Mapping[str, Value]) -> set[bool]:
+    def possible_truths(self, test: ast.expr, way: Way, names: Mapping[str, Value]) -> set[bool]:
         """Whether the test may hold, and may not, with these names."""
         before = self.way
         self.way = Way({**way.names, **names}, way.store)
@@ -503,7 +513,7 @@ class Reader(ast.NodeVisitor):
     def change(self, name: str, value: Value) -> None:
         """What a name means is changed in place."""
         old = self.way.names.get(name)
-        others = {other for names in self.frames[-1].same if name in names for other in names}
+        others = {other for names in self.frames[-1].aliases if name in names for other in names}
         for one in {name} | {other for other in others if self.way.names.get(other) == old}:
             self.way.names[one] = value
         shared = name in self.frames[-1].given and any(isinstance(atom, Seq | Many | Dict) for atom in value)
@@ -574,7 +584,7 @@ class Reader(ast.NodeVisitor):
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
         way = self.way
-        yes, no = self.both(node.test, way)
+        yes, no = self.branches(node.test, way)
         found = []
         for branch, ways in ((node.body, yes), (node.orelse, no)):
             for one in ways:
@@ -602,7 +612,7 @@ class Reader(ast.NodeVisitor):
             found = joined(found, value if last else _settled(value, stops))
             if last or inner.dead or (not stops) not in truths(value):
                 break
-            inner = self.where(part, inner, not stops)  # holds for the parts behind alone
+            inner = self.narrowed(part, inner, not stops)  # holds for the parts behind alone
         self.way, way.store, way.dead = way, after, inner.dead
         for one in parts_of(node):
             if (
@@ -652,14 +662,14 @@ class Reader(ast.NodeVisitor):
         return frozenset({Function(Source(node, around.file, around.names, values), self.way.names)})
 
     def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
-        items = self.each(node.generators, lambda: self.visit(node.elt))
+        items = self.comprehension_items(node.generators, lambda: self.visit(node.elt))
         return frozenset({Seq(tuple(items)) if isinstance(items, list) else Many(items)})
 
     visit_SetComp = visit_ListComp
     visit_GeneratorExp = visit_ListComp
 
     def visit_DictComp(self, node: ast.DictComp) -> Value:
-        entries = self.each(
+        entries = self.comprehension_items(
             node.generators,
             lambda: frozenset({known.entry(self.visit(node.key), self.visit(node.value), self.place())}),
         )
@@ -671,7 +681,9 @@ class Reader(ast.NodeVisitor):
                 found = known.merged(found, part)
         return frozenset({found})
 
-    def each(self, parts: list[ast.comprehension], what: Callable[[], Value]) -> Value | list[Value]:
+    def comprehension_items(
+        self, parts: list[ast.comprehension], what: Callable[[], Value]
+    ) -> Value | list[Value]:
         """What a comprehension makes: one by one where its items are known, else what each may be."""
         outer = self.way
         self.way = outer.copy()
@@ -680,7 +692,7 @@ class Reader(ast.NodeVisitor):
         if len(parts) == 1 and not parts[0].ifs and items is not None and len(items) <= UNROLLED:
             found: Value | list[Value] = [self.with_item(parts[0], item, what) for item in items]
         else:
-            found = self.some(parts, what)
+            found = self.joined_items(parts, what)
         self.way = outer
         return found
 
@@ -688,16 +700,16 @@ class Reader(ast.NodeVisitor):
         self.bind(part.target, item)
         return what()
 
-    def some(self, parts: list[ast.comprehension], what: Callable[[], Value]) -> Value:
+    def joined_items(self, parts: list[ast.comprehension], what: Callable[[], Value]) -> Value:
         if not parts:
             return what()
         self.bind(parts[0].target, pieces(self.visit(parts[0].iter)))
         for test in parts[0].ifs:
-            yes, _ = self.both(test, self.way)
+            yes, _ = self.branches(test, self.way)
             if not yes:
                 return NEVER
             self.way = yes[0]
-        return self.some(parts[1:], what)
+        return self.joined_items(parts[1:], what)
 
     def visit_Call(self, node: ast.Call) -> Value:
         if (found := self.changed_in_place(node)) is not None:
@@ -816,10 +828,10 @@ class Reader(ast.NodeVisitor):
             self.unclear("asks")
             self.unclear("tools")
             return
-        noted(self.seen.asks, kind, self.place())
+        note(self.seen.asks, kind, self.place())
         for name in self.tools_of(effect, kind):
             if isinstance(name, Is) and isinstance(name.it, str):
-                noted(self.seen.tools, name.it, self.place())
+                note(self.seen.tools, name.it, self.place())
             else:
                 self.unclear("tools")
 
@@ -841,7 +853,7 @@ class Reader(ast.NodeVisitor):
                 self.unclear("writes")
                 continue
             for name, entry in one.entries:
-                noted(self.seen.writes, str(name), entry.place or self.place())
+                note(self.seen.writes, str(name), entry.place or self.place())
         if patches:
             store = self.way.store.after(one_dict(patches))
             for name, value in store.values.items():

@@ -30,7 +30,7 @@ from workflows.verify.code.values import (
     lasting,
     truths,
 )
-from workflows.verify.code.ways import Seen, Store, noted
+from workflows.verify.code.ways import Seen, Store, note
 
 __all__ = ["Move", "Study", "Visit"]
 
@@ -226,7 +226,7 @@ class Study:
             if isinstance(atom, Generated):
                 inner = list(atom.returns)
                 if unclear := atom.unclear or (reader.start if atom.yields else None):
-                    noted(visit.seen.unclear, "asks", unclear)
+                    note(visit.seen.unclear, "asks", unclear)
             for one in inner:
                 reader.way.store = store
                 self.outcome(visit, reader, one)
@@ -310,9 +310,9 @@ class Study:
         """What one of the machine's own functions was seen to do; they may read all."""
         for into, of in ((self.own.writes, seen.writes), (self.own.wrong, seen.wrong)):
             for name, place in of.items():
-                noted(into, name, place)
+                note(into, name, place)
         if "writes" in seen.unclear:
-            noted(self.own.unclear, "writes", seen.unclear["writes"])
+            note(self.own.unclear, "writes", seen.unclear["writes"])
 
     # -- the end --------------------
 
@@ -324,7 +324,7 @@ class Study:
                 exits = isinstance(atom, Made) and issubclass(atom.kind, Exit)
                 for reason in (atom.get("reason") if exits else None) or ANY:
                     place = (atom.place if isinstance(atom, Made) else None) or reader.start
-                    noted(self.reasons, reason, place)
+                    note(self.reasons, reason, place)
             self.take(reader.seen)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from activities.contracts import Effect
 from workflows.verify.code.values import ANY, NEVER, Dict, Entry, Place, Value, joined, lasting
 
-__all__ = ["Args", "Read", "Seen", "Store", "Way", "noted"]
+__all__ = ["Args", "Read", "Seen", "Store", "Way", "note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Read:
     """Something may have written it before."""
 
 
-def noted(into: dict[Any, Place], what: Any, place: Place) -> None:
+def note(into: dict[Any, Place], what: Any, place: Place) -> None:
     """Keep the first line of each thing: values are sets, and have no order."""
     into[what] = min(place, into.get(what, place))
 
@@ -115,6 +115,6 @@ class Args:
         """What one of them may be."""
         return joined(*self.given, *(one.value for one in self.named.values()), self.more, self.rest)
 
-    def behind(self, *first: Value) -> Args:
+    def prepended(self, *first: Value) -> Args:
         """The same behind these."""
         return Args([*first, *self.given], self.named, self.more, self.rest)
