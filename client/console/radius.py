@@ -39,7 +39,7 @@ from workflows.verify.policy.report import (
     radius_text,
     tool_report,
 )
-from workflows.verify.policy.under_way import UnderWay, agent_under_way
+from workflows.verify.policy.run_so_far import RunSoFar, agent_from_here
 
 if TYPE_CHECKING:  # what shows runs imports Temporal, which takes the process half of its time to answer
     from client.console.sources import RunView
@@ -64,7 +64,7 @@ class Question(Frozen):
     """Its tools as far as they are known, as it labels them."""
     about: str = ""
     """This tool alone, in one sentence; empty: each that is unsafe or keyed, in rows."""
-    run: UnderWay | None = None
+    run: RunSoFar | None = None
     """The run that they would be made in; None: a new one."""
 
 
@@ -139,7 +139,7 @@ def serve() -> None:
 
 def _answer(question: Question) -> Answer:
     register_modules(question.modules)
-    agent = question.agent if question.run is None else agent_under_way(question.agent, question.run)
+    agent = question.agent if question.run is None else agent_from_here(question.agent, question.run)
     machine = _machine(agent)
     found = Judged(agent, machine, {spec.name: spec for spec in question.specs})
     if question.about:
@@ -177,7 +177,7 @@ def question_of_run(
     if task is None or status is None:
         return None
     spent = task.spent_above_usd + status.counters.get("cost_usd", 0.0)
-    run = UnderWay(
+    run = RunSoFar(
         # what inner runs under way have not used of their parts comes back
         bounds=() if status.children else status.bounds,
         labels=names(status.labels),

@@ -28,7 +28,7 @@ from workflows.verify.policy.bounds import calls_bound, largest_sum, may_be_unbo
 from workflows.verify.policy.call_sets import Call, CallSet, level_of
 from workflows.verify.policy.ranges import Cell
 from workflows.verify.policy.report import Judged, alone_text, excess, reported, tool_report
-from workflows.verify.policy.under_way import UnderWay, agent_under_way
+from workflows.verify.policy.run_so_far import RunSoFar, agent_from_here
 
 pytest.importorskip("z3")
 
@@ -180,9 +180,9 @@ def test_deadline_that_approves_undoes_a_bound() -> None:
     assert levels["expiry"].sums == {"cents": 6000}
 
 
-def alone(spec: AgentSpec, run: UnderWay) -> str:
+def alone(spec: AgentSpec, run: RunSoFar) -> str:
     """What a run that is so far could do with nobody asked."""
-    now = agent_under_way(spec, run)
+    now = agent_from_here(spec, run)
     found = Judged(now, machine_of(now), {"pay": PAY})
     return alone_text(found, "pay", run.approved)
 
@@ -195,7 +195,7 @@ def test_what_is_left_of_a_bound_is_what_the_run_then_lets_pass() -> None:
     more = [tool_call("pay", cents=cents, to="ann") for cents in (6, 4, 4, 1, 1)]
     Local(spec, model=ScriptedModel([*before, *more, "done"]), tools=[bank(paid)]).run_sync("go")
     assert paid == [4, 4, 1]
-    said = alone(spec, UnderWay(bounds=now.bounds))
+    said = alone(spec, RunSoFar(bounds=now.bounds))
     assert "Without you, at most 2 more calls of pay could pass, cents at most 5 in all, such as pay(" in said
 
 
@@ -209,17 +209,17 @@ NO_CALL = "Without you, no further call of pay would pass."
 @pytest.mark.parametrize(
     ("rules", "run", "said"),
     [
-        ([FEW], UnderWay(bounds=(USED_UP,)), NO_CALL),
-        ([FEW], UnderWay(caps={"tool_calls": 9}, tool_calls=8), "at most 1 more call of pay could pass"),
-        (AFTER, UnderWay(labels=("untrusted",)), NO_CALL),
-        (AFTER, UnderWay(), "at most 50 more calls of pay could pass"),
-        ([{"cost_above": 1}, {"ask": "never"}], UnderWay(spent_usd=2), NO_CALL),
-        ([{"ask": "first_time"}], UnderWay(approved=("r1",)), "calls that r1 approved for later pass, too"),
-        ([{"request": LATER}], UnderWay(), "could pass if nobody answers in time, cents at most 300 in all"),
+        ([FEW], RunSoFar(bounds=(USED_UP,)), NO_CALL),
+        ([FEW], RunSoFar(caps={"tool_calls": 9}, tool_calls=8), "at most 1 more call of pay could pass"),
+        (AFTER, RunSoFar(labels=("untrusted",)), NO_CALL),
+        (AFTER, RunSoFar(), "at most 50 more calls of pay could pass"),
+        ([{"cost_above": 1}, {"ask": "never"}], RunSoFar(spent_usd=2), NO_CALL),
+        ([{"ask": "first_time"}], RunSoFar(approved=("r1",)), "calls that r1 approved for later pass, too"),
+        ([{"request": LATER}], RunSoFar(), "could pass if nobody answers in time, cents at most 300 in all"),
     ],
     ids=["bound used up", "one call left", "has the label", "has no label", "spent", "approved", "deadline"],
 )
-def test_run_under_way_says_what_it_could_still_do(rules: Any, run: UnderWay, said: str) -> None:
+def test_run_under_way_says_what_it_could_still_do(rules: Any, run: RunSoFar, said: str) -> None:
     approvals = Approvals.model_validate({"rules": rules})
     more = {"approvals": approvals, "labels": PEOPLE_BRING}
     assert said in alone(agent(max_iterations=10, max_calls_per_reply=5).model_copy(update=more), run)

@@ -9,10 +9,10 @@ from activities.contracts import Frozen, Label
 from workflows.api import AgentSpec
 from workflows.people import ApprovalRule, Bound
 
-__all__ = ["UnderWay", "agent_under_way"]
+__all__ = ["RunSoFar", "agent_from_here"]
 
 
-class UnderWay(Frozen):
+class RunSoFar(Frozen):
     """How far a run is, as far as its policy looks at it."""
 
     bounds: tuple[Bound, ...] = ()
@@ -29,7 +29,7 @@ class UnderWay(Frozen):
     """Requests by which people have approved later calls of the tool, too."""
 
 
-def agent_under_way(agent: AgentSpec, run: UnderWay) -> AgentSpec:
+def agent_from_here(agent: AgentSpec, run: RunSoFar) -> AgentSpec:
     """The agent as if a run began where this one is: only what is left of its bounds and limits, its labels
     from the beginning, and no rule that waits for money which is spent already."""
     rules = [_rule_now(rule, f"rules.{n}", run) for n, rule in enumerate(agent.approvals.rules)]
@@ -48,7 +48,7 @@ def agent_under_way(agent: AgentSpec, run: UnderWay) -> AgentSpec:
     )
 
 
-def _rule_now(rule: ApprovalRule, name: str, run: UnderWay) -> ApprovalRule:
+def _rule_now(rule: ApprovalRule, name: str, run: RunSoFar) -> ApprovalRule:
     is_due = rule.cost_above is not None and run.spent_usd > rule.cost_above
     now = rule.model_copy(update={"cost_above": None}) if is_due else rule
     if rule.at_most is None:
