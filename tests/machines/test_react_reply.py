@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from activities.contracts import ToolCall
 from workflows.machines.react import BadReply, ReasoningStep, Thought
-from workflows.machines.react.reply import final_answer, harden, read_reply
+from workflows.machines.react.reply import cut_arguments, final_answer, read_reply
 
 WILD = st.text(st.characters(), max_size=200)
 """Any text, halves of character pairs too."""
@@ -68,7 +68,7 @@ def test_json_reply_is_read_in_every_wrapping(parts: Any, ascii_only: bool, wrap
     words, action, given_input = parts
     reply = {"thought": words, "action": action, "action_input": given_input}
     text = wrapping.replace("{{ }}", "{ }").replace("{}", json.dumps(reply, ensure_ascii=ascii_only))
-    assert read_reply(text) == Thought(words, action, harden(given_input))
+    assert read_reply(text) == Thought(words, action, cut_arguments(given_input))
 
 
 @settings(deadline=None)
@@ -77,7 +77,7 @@ def test_labelled_lines_are_read(parts: Any, end: str, wrapping: str) -> None:
     words, action, given_input = parts
     raw = wrapping.replace("{}", json.dumps(given_input), 1)
     lines = [f"Thought: {words}", f"Action: {action}", f"Action Input: {raw}"]
-    assert read_reply(end.join(lines)) == Thought(words, action, harden(given_input))
+    assert read_reply(end.join(lines)) == Thought(words, action, cut_arguments(given_input))
 
 
 @pytest.mark.parametrize(("text", "thought"), [
@@ -138,5 +138,5 @@ def test_strings_and_keys_are_cut_at_4096_characters() -> None:
     ({"a": [[[[1]]]]}, {"a": [[[[]]]]}),
 ])  # fmt: skip
 def test_nesting_is_at_most_4_deep(deep: Any, hardened: Any) -> None:
-    assert harden(deep) == hardened
-    assert harden(hardened) == hardened
+    assert cut_arguments(deep) == hardened
+    assert cut_arguments(hardened) == hardened

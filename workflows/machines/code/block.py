@@ -52,7 +52,7 @@ from workflows.machines.code.context import Code
 from workflows.machines.code.prompt import block_output, no_variable
 from workflows.machines.code.reply import is_variable
 from workflows.machines.common.json_text import cut
-from workflows.machines.common.named import called
+from workflows.machines.common.named import call_user_function
 
 __all__ = ["Block", "Doing", "OutcomeUnknown", "look_up"]
 
@@ -216,7 +216,7 @@ class Block:
         Raises what the policy raises if it is a KernelError; for any other failure a FatalError.
         """
         name = f"nested policy {self._run.options.nested.policy}"
-        nests = called(name, self._run.prepared.nests, prompt, self._run.input.depth)
+        nests = call_user_function(name, self._run.prepared.nests, prompt, self._run.input.depth)
         if not isinstance(nests, bool):
             raise FatalError(f"the {name} answered {nests!r}; expected True or False")
         return nests

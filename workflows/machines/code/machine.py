@@ -66,9 +66,9 @@ from workflows.machines.code.table import (
     PolicyStop,
     S,
 )
-from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import was_cut
-from workflows.machines.common.named import named
+from workflows.machines.common.named import find_named
+from workflows.machines.common.options import reset_fields
 from workflows.machines.common.stopping import STOPPED, Policies, SeenCall, policy_view
 
 __all__ = ["MACHINE", "S"]
@@ -96,7 +96,7 @@ def prepare(options: Options, extensions: Extensions) -> Prepared:
     # A run of the same machine has the same options, so that it ends by the same rules.
     base = options.model_dump(mode="json", exclude_unset=True) if nested.machine == "code" else {}
     policies = Policies.of(options.policies, extensions)
-    nests = named("nested.policy: unknown hook", nested.policy, known)
+    nests = find_named("nested.policy: unknown hook", nested.policy, known)
     return Prepared(policies, nests, {**base, **nested.options})
 
 
@@ -360,7 +360,7 @@ def _error(c: Code, run: Run, answer: str | None) -> str | None:
 
 def reopened(c: Code) -> tuple[S, Patch]:
     """The next reply, which is one more iteration."""
-    ended = end_forgotten(Code, {*ENDS, "error", "raises", "outcome_unknown"})
+    ended = reset_fields(Code, {*ENDS, "error", "raises", "outcome_unknown"})
     return S.INIT, {**ended, "iteration": c.iteration + 1}
 
 

@@ -12,7 +12,15 @@ from activities.contracts import Strict, bare_name_too, read_only
 from workflows.kernel.errors import NotLoaded, error_text
 from workflows.machines.authoring import FatalError, JsonObject, KernelError
 
-__all__ = ["NamedSpec", "called", "check_config", "made", "named", "number", "whole_number"]
+__all__ = [
+    "NamedSpec",
+    "call_user_function",
+    "check_config",
+    "find_named",
+    "make_part",
+    "number",
+    "whole_number",
+]
 
 T = TypeVar("T")
 
@@ -32,7 +40,7 @@ class NamedSpec(Strict):
         return {"type": given} if isinstance(given, str) else given
 
 
-def named(unknown: str, name: str, known: Mapping[str, T]) -> T:
+def find_named(unknown: str, name: str, known: Mapping[str, T]) -> T:
     """What the worker has under this name. Raises NotLoaded, which begins with `unknown`."""
     if name not in known:
         hint = suggestion(name, known)
@@ -47,12 +55,14 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
-def made(kind: str, spec: NamedSpec, makers: Mapping[str, Callable[[Any], object]], expected: type[T]) -> T:
+def make_part(
+    kind: str, spec: NamedSpec, makers: Mapping[str, Callable[[Any], object]], expected: type[T]
+) -> T:
     """The part that a declaration names. `kind` is the word for it: `rule`, `policy`.
 
     Raises ValueError for an unknown name, a bad declaration, and a maker that fails.
     """
-    maker = named(f"unknown {kind}", spec.type, makers)
+    maker = find_named(f"unknown {kind}", spec.type, makers)
     try:
         part = maker(spec)
     except ValueError:
@@ -66,7 +76,7 @@ def made(kind: str, spec: NamedSpec, makers: Mapping[str, Callable[[Any], object
     return part
 
 
-def called(what: str, function: Callable[..., object], *given: Any) -> object:
+def call_user_function(what: str, function: Callable[..., object], *given: Any) -> object:
     """What a user's function returns; what it is given is read-only. Raises its KernelErrors as they are; any
     other is a FatalError."""
     try:

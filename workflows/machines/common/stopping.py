@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from workflows.kernel.errors import error_text
 from workflows.machines.authoring import Extensions, FatalError, JsonObject, Message, Run
 from workflows.machines.common.json_text import merged
-from workflows.machines.common.named import NamedSpec, called, made, number, whole_number
+from workflows.machines.common.named import NamedSpec, call_user_function, make_part, number, whole_number
 
 __all__ = [
     "POLICY_TYPES",
@@ -126,7 +126,7 @@ class Policies:
         makers = {**extensions.policies, **POLICY_TYPES}
         # The type checker takes a protocol for an abstract class here.
         return Policies(
-            tuple((spec.type, made("policy", spec, makers, StoppingPolicy)) for spec in specs)  # type: ignore[type-abstract]
+            tuple((spec.type, make_part("policy", spec, makers, StoppingPolicy)) for spec in specs)  # type: ignore[type-abstract]
         )
 
     def stop(self, view: Mapping[str, Any]) -> str | None:
@@ -135,7 +135,7 @@ class Policies:
         Raises what a policy raises if it is a KernelError, else a FatalError (R-001-9).
         """
         for name, policy, _, context in self._shown(view):
-            stops = called(f"policy {name}", policy.should_stop, context)
+            stops = call_user_function(f"policy {name}", policy.should_stop, context)
             if not isinstance(stops, bool):
                 # None is what a forgotten `return` gives, and a policy that never stops guards nothing.
                 raise FatalError(
@@ -152,7 +152,7 @@ class Policies:
         """
         memory = dict(view["memory"])
         for name, policy, key, context in self._shown(view):
-            kept = called(f"policy {name}", policy.on_iteration_complete, context, result)
+            kept = call_user_function(f"policy {name}", policy.on_iteration_complete, context, result)
             if kept is not None:
                 memory[key] = merged(view["memory"].get(key, {}), _checked(name, kept))
         return {key: value for key, value in memory.items() if value}

@@ -32,7 +32,7 @@ from workflows.machines.authoring import (
     do,
     state,
 )
-from workflows.machines.common.ends import end_forgotten
+from workflows.machines.common.options import reset_fields
 from workflows.machines.contract.budget import charge, first_budget, must_finish, overdraft_of
 from workflows.machines.contract.call_check import call_check
 from workflows.machines.contract.context import (
@@ -331,7 +331,7 @@ def on_close(c: Contract, reason: str) -> Patch:
 
 def on_reopen(c: Contract) -> tuple[S, Patch]:
     """A new round, which may have its wrap-up round, too."""
-    ends = end_forgotten(
+    ends = reset_fields(
         Contract, {"exit_reason", "error", "wrapup_trigger_reason", "overdraft", "call", "show"}
     )
     return S.DECISION, {**ends, "round": c.round.next}

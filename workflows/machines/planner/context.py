@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, Strict
 from workflows.machines.authoring import Context, Extensions, JsonObject, NativeCall
-from workflows.machines.common.named import named
+from workflows.machines.common.named import find_named
 from workflows.machines.common.options import ModelAttempts, ToolAttempts
 from workflows.machines.planner.decisions import Hook, Policy
 from workflows.machines.planner.plan import plan_schema
@@ -129,7 +129,7 @@ def prepare(options: Options, extensions: Extensions) -> Prepared:
     """Raises ValueError for an unknown hook, or a schema that cannot be used."""
 
     def hook(option: str, name: str | None) -> Hook | None:
-        return None if name is None else named(f"{option}: unknown hook", name, extensions.hooks)
+        return None if name is None else find_named(f"{option}: unknown hook", name, extensions.hooks)
 
     marks = options.converged if isinstance(options.converged, tuple) else ()
     converged = None if isinstance(options.converged, tuple) else options.converged

@@ -14,7 +14,7 @@ from activities.contracts import call_title
 from workflows.kernel.errors import error_text
 from workflows.machines.authoring import AgentError, EffectError, FatalError, JsonObject, PolicyViolation
 from workflows.machines.common.json_text import clean, cut
-from workflows.machines.common.named import called
+from workflows.machines.common.named import call_user_function
 
 __all__ = [
     "REASON_CHARS",
@@ -103,7 +103,7 @@ class Policy:
 
     def _forbidden(self, validate: Hook, decision: Decision, state: SharedState) -> str:
         try:
-            problem = called("policy", validate, decision, state())
+            problem = call_user_function("policy", validate, decision, state())
         except PolicyViolation as error:
             return error_text(error).partition(": ")[2] or "the policy forbids it"
         except AgentError as error:
@@ -120,7 +120,7 @@ class Policy:
             return progress.includes(*self.marks)
         if self.converged is None:
             return False
-        answer = called("hook `converged`", self.converged, state(), progress)
+        answer = call_user_function("hook `converged`", self.converged, state(), progress)
         if not isinstance(answer, bool):
             kind = type(answer).__name__
             raise FatalError(f"the hook `converged` returned a value of type {kind}; expected True or False")
@@ -142,7 +142,7 @@ def confidence_of(given: Mapping[str, Any]) -> float | None:
 
 def text_from(what: str, hook: Hook, *shown: Any) -> str:
     """The text that a hook returns. Raises AgentError when it fails or returns something else."""
-    text = called(what, hook, *shown)
+    text = call_user_function(what, hook, *shown)
     if not isinstance(text, str):
         raise FatalError(f"the {what} returned a value of type {type(text).__name__}; expected a text")
     return clean(text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workflows.machines.authoring import Machine, Message, Patch, RunInput
-from workflows.machines.common.ends import end_forgotten
+from workflows.machines.common.options import reset_fields
 from workflows.machines.planner import planned, simple
 from workflows.machines.planner.context import Options, Planner, prepare
 from workflows.machines.planner.loop import ENDS, S
@@ -45,7 +45,7 @@ EXITS: Mapping[str, str] = {
 
 def reopened(c: Planner) -> tuple[S, Patch]:
     """The model proposes once more."""
-    return S.EXECUTE, end_forgotten(Planner, {*ENDS, "answer", "summary_error"})
+    return S.EXECUTE, reset_fields(Planner, {*ENDS, "answer", "summary_error"})
 
 
 def build_machine(options: Options) -> Machine:

@@ -37,7 +37,7 @@ from workflows.machines.common.json_text import (
     unread,
     was_cut,
 )
-from workflows.machines.common.named import called
+from workflows.machines.common.named import call_user_function
 from workflows.machines.planner import prompt
 from workflows.machines.planner.calls import CallFailure, forbidden, marked, ran
 from workflows.machines.planner.context import Planner, shared
@@ -141,7 +141,7 @@ def _answer(c: Planner, run: Run, made: JsonObject) -> Generator[Any, Any, Any]:
         given = read_object(reply.text)
         return NotJson(unread(reply, given.problem)) if isinstance(given, NotJson) else given
     if run.prepared.decider:
-        answer = called("hook", run.prepared.decider, made, shared(c))
+        answer = call_user_function("hook", run.prepared.decider, made, shared(c))
         return dict(answer) if isinstance(answer, Mapping) else answer
     return {"continue": True}
 

@@ -39,12 +39,12 @@ from workflows.machines.authoring import (
     state,
 )
 from workflows.machines.common.json_text import unread
-from workflows.machines.common.named import called
+from workflows.machines.common.named import call_user_function
 from workflows.machines.react import prompt
 from workflows.machines.react.context import CachedReply, Options, React, ReasoningStep
 from workflows.machines.react.prompt import JSON_OR_LABELS, ReplyFormat
 from workflows.machines.react.proof import PROPERTIES, SCENARIOS
-from workflows.machines.react.reply import FINISH, BadReply, Thought, final_answer, harden
+from workflows.machines.react.reply import FINISH, BadReply, Thought, cut_arguments, final_answer
 from workflows.machines.react.rules import Rule, build_rules, judge
 from workflows.machines.react.table import (
     TABLE,
@@ -88,7 +88,7 @@ def has_step(c: React, came_from: str) -> str:
     return "there is no step" if c.newest is None else ""
 
 
-def terminated(c: React, came_from: str) -> str:
+def end_is_marked(c: React, came_from: str) -> str:
     """The end and the flag agree (R-000-2)."""
     return "" if c.terminated and c.exit_reason else "`terminated` or `exit_reason` is not set"
 
@@ -140,7 +140,7 @@ def think(c: React, run: Run) -> Visit:
 
 def _read(run: Run, text: str) -> Thought | BadReply:
     """The parser's verdict. Any error of a user's parser that is no AgentError is fatal (R-000-9)."""
-    read = called("reply parser", run.prepared.format.read, text)
+    read = call_user_function("reply parser", run.prepared.format.read, text)
     if not isinstance(read, Thought | BadReply):
         raise FatalError(f"the reply parser returned a {type(read).__name__}; expected Thought or BadReply")
     return read
@@ -169,7 +169,7 @@ def _update(c: React, **changes: Any) -> dict[str, Any]:
     return {"newest": c.newest.model_copy(update=changes)}
 
 
-def _closed(c: React, status: str) -> dict[str, Any]:
+def _close_step(c: React, status: str) -> dict[str, Any]:
     """The patch that closes the newest step and puts it to the others."""
     assert c.newest is not None
     step = c.newest if c.newest.closed else c.newest.model_copy(update={"status": status})
@@ -204,7 +204,7 @@ def validate(c: React, run: Run) -> VisitEnd:
     count = c.retry_count + 1
     event = Escalated if count > run.options.max_retries_before_human else Rejected
     counted = {"retry_count": count, "retry_reason": text, "last_retry_reason": text}
-    return {**_closed(c, "failed"), **counted}, event(text)
+    return {**_close_step(c, "failed"), **counted}, event(text)
 
 
 # -- action: find the tool, run it ----------------------------------------------------------------
@@ -226,7 +226,7 @@ def act(c: React, run: Run) -> Visit:
     if step.action not in tools:
         text = f"Unknown tool: {step.action}"
         return _update(c, observation=text, status="failed"), Acted(text)
-    call = ToolCall(id=str(step.id), tool=step.action, arguments=harden(step.action_input))
+    call = ToolCall(id=str(step.id), tool=step.action, arguments=cut_arguments(step.action_input))
     returned = yield from do(CallTools(calls=(call,), attempts=run.options.max_tool_attempts))
     result = returned.results[0]
     if result.error == "unknown_outcome":
@@ -262,7 +262,7 @@ def commit(c: React, run: Run) -> VisitEnd:
     reason, error, why = next(_stops(c, run), ("", "", ""))
     if reason:
         return _end(reason, error, why, **({} if c.newest.closed else _update(c, status="committed")))
-    closed = _closed(c, "committed")
+    closed = _close_step(c, "committed")
     if c.retry_count > run.options.max_retries_before_human:
         return closed, Escalated(f"{c.retry_count} thoughts were rejected")
     return closed, StepTaken()
@@ -314,7 +314,7 @@ def ask_person(c: React, run: Run) -> Visit:
         return {"retry_count": 0}, Resumed(decided.text or decided.decision)
     if decided.decision == "abort":
         return _end("aborted", "a person ended the run", decided.text)
-    return _nobody(c)
+    return _end_unanswered(c)
 
 
 def _rejections(c: React) -> str:
@@ -322,7 +322,7 @@ def _rejections(c: React) -> str:
     return f"{c.retry_count} thoughts were rejected: {why}"
 
 
-def _nobody(c: React) -> VisitEnd:
+def _end_unanswered(c: React) -> VisitEnd:
     return _end("retries_exhausted", f"no person could be asked; {_rejections(c)}")
 
 
@@ -334,7 +334,7 @@ def on_error(c: React, error: AgentError, run: Run) -> VisitEnd:
     step, so that a thought whose rules could not be checked is not acted upon; the rest ends the run. So does
     the same failure of the model twice in a row: no step is spent on each attempt."""
     if run.state is S.HUMAN_APPROVAL:
-        return _nobody(c)
+        return _end_unanswered(c)
     text, recoverable, failure = error_text(error), isinstance(error, TransientError | RecoverableError), ""
     if isinstance(error, EffectError):
         text, recoverable = str(error), error.error in {"transient", "recoverable"}
@@ -350,7 +350,7 @@ def on_error(c: React, error: AgentError, run: Run) -> VisitEnd:
     return {"newest": step, "count": c.count + 1, **_cost(run), "model_failure": failure}, Drafted(text)
 
 
-def went_back(restored: React, before: React) -> Patch:
+def on_rollback(restored: React, before: React) -> Patch:
     """What a rollback writes: the two keys of R-000-14, and the replies that the run has had meanwhile. The
     thought that it goes back to is thought again; what then follows as before is answered from the cache."""
     number = restored.count
@@ -359,9 +359,9 @@ def went_back(restored: React, before: React) -> Patch:
     return {"rolled_back": (before.count, number - 1), "cache": kept, "again": again}
 
 
-def reopened(c: React) -> tuple[S, Patch]:
+def on_reopen(c: React) -> tuple[S, Patch]:
     """The run continues after its last step, which nothing changes any more (R-000-14)."""
-    closed = _closed(c, "failed") if c.newest else {}
+    closed = _close_step(c, "failed") if c.newest else {}
     return S.THOUGHT, {**closed, "terminated": False, "exit_reason": "", "error": ""}
 
 
@@ -410,12 +410,12 @@ def react_machine(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABEL
         begin=begin,
         initial=S.THOUGHT,
         table=TABLE,
-        states=[think, validate, act, observe, commit, ask_person, State(S.END, holds=terminated)],
+        states=[think, validate, act, observe, commit, ask_person, State(S.END, holds=end_is_marked)],
         step=S.THOUGHT,
         on_error=on_error,
         on_close=lambda c, reason: {"exit_reason": reason, "terminated": True},
-        on_rollback=went_back,
-        on_reopen=reopened,
+        on_rollback=on_rollback,
+        on_reopen=on_reopen,
         result=result,
         prepare=prepare,
         # The option counts visits (R-000-11); the first visit needs no transition.

@@ -10,7 +10,7 @@ from typing import Any
 from activities.contracts import JsonObject
 from workflows.machines.common.json_text import NotJson, as_text, clean, first_value, unfenced
 
-__all__ = ["FINAL", "FINISH", "BadReply", "Thought", "final_answer", "harden", "read_reply"]
+__all__ = ["FINAL", "FINISH", "BadReply", "Thought", "final_answer", "cut_arguments", "read_reply"]
 
 FINAL = "FINAL ANSWER"
 """In a thought: the run has its answer (case-sensitive, anywhere)."""
@@ -106,7 +106,7 @@ def _checked(parts: dict[str, Any]) -> Thought | BadReply:
         return BadReply(f"the action input must be a JSON object, not {type(given).__name__}")
     name = (action or "").strip()
     # an answer is no tool's argument: nothing of it may be lost
-    arguments = (given or {}) if name == FINISH else harden(given or {})
+    arguments = (given or {}) if name == FINISH else cut_arguments(given or {})
     return Thought(thought.strip(), None if name.lower() in _NOTHING else name, arguments)
 
 
@@ -127,12 +127,14 @@ def final_answer(thought: str, action: str | None, action_input: JsonObject) -> 
     return thought if action == FINISH else None
 
 
-def harden(value: Any, depth: int = DEPTH_LIMIT) -> Any:
+def cut_arguments(value: Any, depth: int = DEPTH_LIMIT) -> Any:
     """Arguments made safe: strings cut at 4096 characters, nesting at most 4 deep (spec 1.5)."""
     if isinstance(value, str):
         return value[:TEXT_LIMIT]
     if isinstance(value, dict):
-        return {key[:TEXT_LIMIT]: harden(item, depth - 1) for key, item in value.items()} if depth else {}
+        return (
+            {key[:TEXT_LIMIT]: cut_arguments(item, depth - 1) for key, item in value.items()} if depth else {}
+        )
     if isinstance(value, list):
-        return [harden(item, depth - 1) for item in value] if depth else []
+        return [cut_arguments(item, depth - 1) for item in value] if depth else []
     return value

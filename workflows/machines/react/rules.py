@@ -15,10 +15,10 @@ from pydantic import Field
 from workflows.machines.authoring import FatalError
 from workflows.machines.common.named import (
     NamedSpec,
-    called,
+    call_user_function,
     check_config,
-    made,
-    named,
+    find_named,
+    make_part,
     number,
     whole_number,
 )
@@ -62,7 +62,7 @@ def judge(rules: Sequence[Rule], step: Any, context: Any) -> Violations:
     """Run the rules in order. A rule may raise an `AgentError`; any other error is a FatalError."""
     gathered: list[str] = []
     for rule in rules:
-        message = called(f"rule {rule.name}", rule.check, step, context)
+        message = call_user_function(f"rule {rule.name}", rule.check, step, context)
         if message is not None and not isinstance(message, str):
             # A yes or no would be read the wrong way round, and a rule that always holds guards nothing.
             raise FatalError(
@@ -80,8 +80,8 @@ def build_rules(specs: Sequence[RuleSpec], loaded: Mapping[str, RuleType]) -> tu
     """The enabled rules in their order. Raises ValueError for one that is unknown or cannot be made."""
     makers = {**loaded, **RULE_TYPES}
     for spec in specs:
-        named("unknown rule", spec.type, makers)  # a misspelt name is found, also when the rule is off
-    return tuple(made("rule", spec, makers, Rule) for spec in specs if spec.enabled)
+        find_named("unknown rule", spec.type, makers)  # a misspelt name is found, also when the rule is off
+    return tuple(make_part("rule", spec, makers, Rule) for spec in specs if spec.enabled)
 
 
 # -- the shipped rules ----------------------------------------------------------------------------

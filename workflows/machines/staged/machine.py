@@ -54,7 +54,7 @@ from workflows.machines.authoring import (
     VisitEnd,
 )
 from workflows.machines.common.json_text import CUT, clean
-from workflows.machines.common.named import called, named
+from workflows.machines.common.named import call_user_function, find_named
 from workflows.machines.staged.context import (
     ACTING,
     FAILED,
@@ -193,7 +193,9 @@ class Lifecycle:
         stage, error = self.handler, c.last_error
         assert stage is not None
         try:
-            given = called(f"hook of stage {stage.name}", run.prepared[stage.hook], StageView(c, stage))
+            given = call_user_function(
+                f"hook of stage {stage.name}", run.prepared[stage.hook], StageView(c, stage)
+            )
             error = completed(error, {} if given is None else given)
         except MachineError as broken:
             code = CODES.get(type(broken).__name__, "StageError")
@@ -433,7 +435,7 @@ def hooks_of(options: Options, extensions: Extensions) -> Mapping[str, Callable[
     for stage in options.declared:
         for key, name in (("hook", stage.hook), ("check", stage.check)):
             if name is not None:
-                found[name] = named(f"stage {stage.name}: {key}: unknown hook", name, extensions.hooks)
+                found[name] = find_named(f"stage {stage.name}: {key}: unknown hook", name, extensions.hooks)
     return found
 
 

@@ -40,7 +40,7 @@ from workflows.machines.common.json_text import (
     unread,
     was_cut,
 )
-from workflows.machines.common.named import called
+from workflows.machines.common.named import call_user_function
 from workflows.machines.staged.context import (
     ACTING,
     FIELDS,
@@ -343,7 +343,7 @@ class StageView:
 def hook(stage: Stage, c: Any, run: Run) -> Doing[StageEnd]:
     """A pure function gives the patch: (view) -> patch, or (patch, lifecycle)."""
     yield from ()  # a flow is a generator; this one needs no effects
-    given = called(f"hook of stage {stage.name}", run.prepared[stage.hook], StageView(c, stage))
+    given = call_user_function(f"hook of stage {stage.name}", run.prepared[stage.hook], StageView(c, stage))
     patch, target = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if patch is None:
         raise EmptyVisit("staged", stage.enters, f"the stage {stage.name} returned nothing")
@@ -357,7 +357,9 @@ def check_precondition(stage: Stage, c: Any, run: Run) -> None:
     """Ask the stage's `check`, if it has one: true or an empty text lets the stage run (R-002-7, step 3)."""
     if stage.check is None:
         return
-    answer = called(f"check of stage {stage.name}", run.prepared[stage.check], StageView(c, stage))
+    answer = call_user_function(
+        f"check of stage {stage.name}", run.prepared[stage.check], StageView(c, stage)
+    )
     if not isinstance(answer, bool | str):
         raise FatalError(
             f"the check of stage {stage.name} returned a {type(answer).__name__}; expected true, false or "

@@ -11,7 +11,7 @@ from workflows.machines.authoring import JsonObject, Message, NativeCall, ToolCa
 from workflows.machines.common.json_text import NotJson, call_arguments, clean, is_json, shown_name
 from workflows.machines.common.stopping import SeenCall
 
-__all__ = ["NOT_RUN", "DoneCall", "ReplyCall", "done_calls", "reply_calls", "runnable", "until_unknown"]
+__all__ = ["NOT_RUN", "CallOutcome", "ReplyCall", "call_outcomes", "reply_calls", "runnable", "until_unknown"]
 
 CUT_OFF = "the reply was cut off at the limit of the model's output (`max_output_tokens`); write less at once"
 NOT_RUN = (
@@ -82,7 +82,7 @@ def runnable(calls: Sequence[ReplyCall]) -> tuple[ToolCall, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class DoneCall:
+class CallOutcome:
     """A call and what became of it."""
 
     call: ReplyCall
@@ -102,30 +102,30 @@ class DoneCall:
         return SeenCall(self.call.native.name, self.call.arguments, self.content)
 
 
-def done_calls(
+def call_outcomes(
     calls: Sequence[ReplyCall], results: Sequence[ToolResult], *, unknown_ends: bool
-) -> list[DoneCall]:
+) -> list[CallOutcome]:
     """Each call with its outcome, in order. There are fewer results than runnable calls when the calls behind
     one were not run any more."""
     waiting, done = iter(results), []
     for call in calls:
         if call.refusal:
             fatal = _unknown(call.refusal) if call.unknown and unknown_ends else None
-            done.append(DoneCall(call, _error_json(call.refusal), fatal))
+            done.append(CallOutcome(call, _error_json(call.refusal), fatal))
         elif result := next(waiting, None):
             done.append(_returned(call, result, unknown_ends=unknown_ends))
         else:
-            done.append(DoneCall(call, _error_json(NOT_RUN)))
+            done.append(CallOutcome(call, _error_json(NOT_RUN)))
     return done
 
 
-def _returned(call: ReplyCall, result: ToolResult, *, unknown_ends: bool) -> DoneCall:
+def _returned(call: ReplyCall, result: ToolResult, *, unknown_ends: bool) -> CallOutcome:
     fatal = None
     if result.error == "unknown_outcome":
         fatal = ("ExecutionError", result.output)
     elif result.error == "unknown_tool" and unknown_ends:
         fatal = _unknown(result.output)
-    return DoneCall(call, _json(result.output) if result.ok else _error_json(result.output), fatal)
+    return CallOutcome(call, _json(result.output) if result.ok else _error_json(result.output), fatal)
 
 
 def _unknown(problem: str) -> tuple[str, str]:

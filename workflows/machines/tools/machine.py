@@ -34,9 +34,8 @@ from workflows.machines.authoring import (
     do,
     state,
 )
-from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import was_cut
-from workflows.machines.common.options import ModelAttempts, ToolAttempts
+from workflows.machines.common.options import ModelAttempts, ToolAttempts, reset_fields
 from workflows.machines.common.prompt import system_message
 from workflows.machines.common.stopping import (
     STOPPED,
@@ -46,7 +45,7 @@ from workflows.machines.common.stopping import (
     newest_results,
     policy_view,
 )
-from workflows.machines.tools.calls import ReplyCall, done_calls, reply_calls, runnable, until_unknown
+from workflows.machines.tools.calls import ReplyCall, call_outcomes, reply_calls, runnable, until_unknown
 from workflows.machines.tools.proof import PROPERTIES, SCENARIOS
 from workflows.machines.tools.table import (
     TABLE,
@@ -224,7 +223,7 @@ def execute(c: Tools, run: Run) -> Visit:
             CallTools(calls=wanted, parallel=options.parallel_tools, attempts=options.max_tool_attempts)
         )
         results = returned.results
-    done = done_calls(calls, results, unknown_ends=unknown_ends)
+    done = call_outcomes(calls, results, unknown_ends=unknown_ends)
     yield Say(say=tuple(one.message for one in done))
     if fatal := next((one.fatal for one in done if one.fatal), None):
         return _failed(*fatal)
@@ -340,7 +339,7 @@ MACHINE = Machine(
     states=[first_reply, look, execute],
     step=S.PROMPTING,
     needs_tools=True,
-    on_reopen=lambda c: (S.INIT, end_forgotten(Tools, ENDS)),
+    on_reopen=lambda c: (S.INIT, reset_fields(Tools, ENDS)),
     on_error=on_error,
     result=result,
     prepare=lambda options, extensions: Policies.of(options.policies, extensions),
