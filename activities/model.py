@@ -66,7 +66,7 @@ NAME_CHARS = 300
 ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
 PAUSE_SECONDS = 60
 """After a provider has failed at a question after a tool call, none is asked there for this long."""
-BEHIND_SECONDS = 0.3
+AFTER_CALL_SECONDS = 0.3
 """Until a tool's call says that the model is asked in it."""
 AWAY_SECONDS = (15, 900)
 """After a question gave its slot back, at first and at most: ten times take about an hour."""
@@ -164,7 +164,7 @@ class ModelActivities:
         activity.heartbeat(f"({reply.message})", before.given_back + 1, requests.sent, before.failures)
         raise _failed(ProviderError("transient", "rate_limit", reply.message, pause), requests, last=False)
 
-    async def ask_behind_call(
+    async def ask_after_call(
         self, request: ModelInput, began: float, requests: RequestCount
     ) -> ModelReplied | None:
         """Ask once, in the activity of a tool call that began then, by the monotonic clock. `requests` counts
@@ -229,7 +229,7 @@ class ModelActivities:
             requests=requests,
         )
         try:
-            first = None if waits else BEHIND_SECONDS
+            first = None if waits else AFTER_CALL_SECONDS
             async with heartbeats(lambda: (_end(tail), *kept), self.heartbeat_seconds, first):
                 complete = self._complete(call, began, show if waits else None)
                 reply = _with_estimate(_storable(await complete, call), call)

@@ -178,7 +178,7 @@ def _decide(drive: Drive, decision: Decision) -> None:
 
 
 def _command(drive: Drive, command: Command) -> None:
-    if drive.run.senders.is_repeat(command):
+    if drive.run.command_gate.is_repeat(command):
         about = {"command": command.command, "id": command.id}
         drive.run.log_event(
             "RepeatedCommand", by=person_label(command.by, verified=False), reason=BEFORE, about=about

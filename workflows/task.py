@@ -20,16 +20,15 @@ from workflows.gate.approvals import label_problems, problem_text, problems
 from workflows.kernel.errors import DefinitionError, InputRefused, MachineError, NotRestored, restoring
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Exit, Extensions, Machine, RunInput, RunTools, state_name
+from workflows.kernel.machine import Extensions, Machine, RunInput, RunTools, state_name
 from workflows.kernel.rollback import forked, migrated
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
-from workflows.kernel.transition import closed_before_start, load, start, steer
+from workflows.kernel.transition import closed_before_start, ended_by_violation, load, start, steer
 from workflows.machines.common.options import NamesMachine
 from workflows.people import People
 
 __all__ = [
     "InvalidTask",
-    "broken",
     "cancelled_step",
     "carried_step",
     "first_step",
@@ -270,7 +269,7 @@ def first_step(
     except MachineError as error:
         if error.suspension is None and task.fork:
             raise InvalidTask(f"fork: {program.machine.name} cannot go on from there: {error}") from error
-        return broken(error)
+        return ended_by_violation(error)
     except InputRefused as error:
         raise InvalidTask(str(error)) from error
     except NotRestored as error:
@@ -284,15 +283,6 @@ def cancelled_step(task: AgentTask, trace_id: str, *, now: float) -> Suspension:
         program, "cancelled", now=now, error="the run was cancelled before it began", by="person",
         ledger=Ledger(caps=task.limits.caps), seq=len(source),
     )  # fmt: skip
-
-
-def broken(error: MachineError) -> Suspension:
-    """The run as it ends because its machine broke a rule. Raises the error when nothing had begun."""
-    if error.suspension is None:
-        raise error
-    suspension: Suspension = error.suspension
-    exit_ = Exit(reason="broken_rule", error=str(error), raises=type(error).__name__)
-    return replace(suspension, asked=None, breach=None, live=None, exit=exit_)
 
 
 def carried_step(program: Program, carry: Carry, version: str | None = None, *, now: float) -> Suspension:

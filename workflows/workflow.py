@@ -32,7 +32,7 @@ from workflows.api import (
 )
 from workflows.engine.loop import Drive
 from workflows.hosts.activities import Performer, until_done
-from workflows.hosts.archive import ArchivedLog
+from workflows.hosts.archive import RunLogWriter
 from workflows.hosts.temporal import TemporalHost, identity, now
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import bug_place, bug_text, is_loading
@@ -91,7 +91,7 @@ class AgentWorkflow:
     def __init__(self) -> None:
         self.task: AgentTask | None = None
         self.drive: Drive | None = None
-        self.archived = ArchivedLog(workflow.info().first_execution_run_id)
+        self.log_writer = RunLogWriter(workflow.info().first_execution_run_id)
         self.messages = Messages()
         self.problem = ""
         """Why the run could not begin."""
@@ -154,12 +154,12 @@ class AgentWorkflow:
             since = info.workflow_start_time.timestamp()
         step = await self._beginning(task, performer)
         self._publish(task, step.program.machine.name, step.program.machine.version)
-        host = TemporalHost(task, performer, self.archived, lambda: self._continue_as_new(host, performer))
+        host = TemporalHost(task, performer, self.log_writer, lambda: self._continue_as_new(host, performer))
         if carry:
             records = [Record.model_validate(record) for record in carry.records]
-            self.archived = host.archived = ArchivedLog(origin, carry.log_head, records)
+            self.log_writer = host.log_writer = RunLogWriter(origin, carry.log_head, records)
         elif task.fork:
-            self.archived.records.extend(Record.model_validate(record) for record in task.fork.records)
+            self.log_writer.records.extend(Record.model_validate(record) for record in task.fork.records)
         try:
             me = identity(origin, since)
             drive = Drive(host, task, specs, me, step, carry.drive if carry else None)
@@ -199,7 +199,7 @@ class AgentWorkflow:
         drive, messages = self.drive, self.messages
         assert drive is not None
         assert self.task is not None
-        await self.archived.write()
+        await self.log_writer.write()
         # A handler may wait for a command that is in the queue: that comes first.
         await workflow.wait_condition(
             lambda: bool(drive.run.queue) or (workflow.all_handlers_finished() and not messages.is_busy)
@@ -216,8 +216,8 @@ class AgentWorkflow:
             reset_since=drive.run.identity.reset_since,
             drive=drive.dump(),
             specs=tuple(performer.specs.values()),
-            log_head=self.archived.archived_head,
-            records=self.archived.unarchived,
+            log_head=self.log_writer.archived_head,
+            records=self.log_writer.unarchived,
             held=performer.held,
             unusable=tuple(messages.unusable),
         )
@@ -235,12 +235,12 @@ class AgentWorkflow:
     async def _end(self, host: TemporalHost, drive: Drive) -> RunResult:
         """Notify, archive, and return the result; or fail with it where the machine broke a rule, and where
         the agent wants Temporal to show how it ended."""
-        await self.archived.write_full_parts(ending=True)
-        result = drive.result(self.archived.head)
+        await self.log_writer.write_full_parts(ending=True)
+        result = drive.result(self.log_writer.head)
         await host.end_notices(seconds=AT_THE_END)
         task = self.task.model_dump(mode="json", exclude={"carry", "fork"}) if self.task else {}
         facts: JsonObject = {"task": task, "parents": [list(run) for run in drive.run.identity.parents]}
-        archived = await self.archived.write({**result.model_dump(mode="json"), **facts})
+        archived = await self.log_writer.write({**result.model_dump(mode="json"), **facts})
         await until_done(asyncio.ensure_future(workflow.wait_condition(workflow.all_handlers_finished)))
         self.result = result.model_copy(update={"archived": archived})
         if not archived:  # so workers find it, and write it when the archive is back
@@ -335,12 +335,12 @@ class AgentWorkflow:
     def log(self, query: PageQuery | None = None) -> LogPage:
         """The log by pages; what an earlier execution wrote is in the archive."""
         finished = bool(self.drive and self.drive.run.suspension.exit)
-        return log_page(self.archived.records, query or PageQuery(), finished=finished)
+        return log_page(self.log_writer.records, query or PageQuery(), finished=finished)
 
     @workflow.query
     def steps(self, query: PageQuery | None = None) -> StepsPage:
         """The steps in one line each, by pages."""
-        return steps_page(self.archived.records, query or PageQuery())
+        return steps_page(self.log_writer.records, query or PageQuery())
 
     @workflow.query
     def requests(self, query: RequestsQuery | None = None) -> RequestsPage:
@@ -356,7 +356,7 @@ class AgentWorkflow:
     def transcript(self, query: PageQuery | None = None) -> TranscriptPage:
         """The conversation with the model, with questions beside it, by pages."""
         conversation = self._begun().run.suspension.snapshot.conversation
-        return transcript_page(transcript(self.archived.records, conversation), query or PageQuery())
+        return transcript_page(transcript(self.log_writer.records, conversation), query or PageQuery())
 
     @workflow.query(name="result")
     def whole_result(self, query: PageQuery | None = None) -> ResultPage:

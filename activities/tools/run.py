@@ -536,7 +536,7 @@ class ToolActivities:
             return result
         requests = RequestCount()
         result = await with_early_reply(
-            request.key, result, lambda question: models.ask_behind_call(question, began, requests)
+            request.key, result, lambda question: models.ask_after_call(question, began, requests)
         )
         if result.early is None and requests.sent:
             result = result.model_copy(update={"unanswered": requests.sent})

@@ -47,11 +47,11 @@ class Replayed:
     @property
     def records(self) -> tuple[Record, ...]:
         """The log that today's code writes."""
-        return tuple(self.instance.archived.records[: self.length]) if self.instance else ()
+        return tuple(self.instance.log_writer.records[: self.length]) if self.instance else ()
 
     def note_length(self) -> None:
         """The history has come this far."""
-        self.length = len(self.instance.archived.records) if self.instance else 0
+        self.length = len(self.instance.log_writer.records) if self.instance else 0
 
 
 class Watcher(Protocol):

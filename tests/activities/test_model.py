@@ -287,7 +287,7 @@ async def test_question_behind_a_call_is_not_asked_while_the_provider_fails(
     wanted = request(Setup(model=ModelSpec(name=f"{failing}+{failing}+echo")), GOAL)
 
     async def behind_call() -> ModelReplied | None:
-        return await environment().run(model.ask_behind_call, wanted, time.monotonic(), RequestCount())
+        return await environment().run(model.ask_after_call, wanted, time.monotonic(), RequestCount())
 
     assert [await behind_call(), await behind_call()] == [None, None]
     assert len(server.completion_requests) == asked

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from activities.contracts import JsonObject, ToolCall, ToolEffect, ToolSpec
 from workflows.gate.approvals import ApprovalPolicy
 from workflows.gate.decisions import content_digest, sign, signed_content
-from workflows.gate.requests import Position, Requests
+from workflows.gate.requests import RequestPlace, Requests
 from workflows.gate.texts import Topic, approval
 from workflows.people import Approvals, Command, Decision, Group, People, Request, RequestSettings
 
@@ -80,9 +80,9 @@ def ask_topic(at: Requests, topic: Topic, activity: str = "act#1", *, now: float
     return at.open(topic, position(activity), now=now)
 
 
-def position(activity: str, step: int = 1) -> Position:
+def position(activity: str, step: int = 1) -> RequestPlace:
     """Where the run is."""
-    return Position(machine="react", state="act", step=step, activity_id=activity)
+    return RequestPlace(machine="react", state="act", step=step, activity_id=activity)
 
 
 def say(about: Request, verb: Any = "approve", by: str = "ann", **fields: Any) -> Decision:

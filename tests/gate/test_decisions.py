@@ -18,7 +18,7 @@ from tests.gate.house import (
     signed,
     signed_command,
 )
-from workflows.gate.decisions import Commands, Refused, signature_fits, signed_content
+from workflows.gate.decisions import CommandGate, Refused, signature_fits, signed_content
 from workflows.gate.requests import Requests
 from workflows.gate.texts import Topic, limit
 from workflows.people import Command, Decision
@@ -173,9 +173,9 @@ def test_junk_is_not_a_signature(key: str, signature: str) -> None:
 # -- commands --------------------
 
 
-def commands(group: str | None = None, **more: Any) -> Commands:
+def commands(group: str | None = None, **more: Any) -> CommandGate:
     people = PEOPLE.model_copy(update={"commands": group})
-    return Commands(people, RUN, ORIGIN, **more)
+    return CommandGate(people, RUN, ORIGIN, **more)
 
 
 PAUSE = Command(command="pause", by="ann", id="c1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workflows.hosts.archive import verified
+from workflows.hosts.archive import verified_records
 from workflows.kernel.log import Record, chain, next_hash
 
 SMALL = Record(seq=0, machine="m", state="S", event="Started", counters={"usd": 5e-05, "seconds": 1e-07})
@@ -23,15 +23,15 @@ HEAD = next_hash(chain([SMALL]), json.dumps(LATER, ensure_ascii=False, separator
 
 
 def test_record_of_another_version_is_verified() -> None:
-    assert [record.event for record in verified([VALUE, LATER], HEAD)] == ["Started", "Went"]
+    assert [record.event for record in verified_records([VALUE, LATER], HEAD)] == ["Started", "Went"]
 
 
 @pytest.mark.parametrize("change", [{"of_another_version": ["a", 1.5]}, {"event": "Stayed"}, {"more": 0}])
 def test_changed_record_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="differs from what this run wrote"):
-        verified([VALUE, LATER | change], HEAD)
+        verified_records([VALUE, LATER | change], HEAD)
 
 
 def test_missing_record_is_refused() -> None:
     with pytest.raises(ValueError, match="differs from what this run wrote"):
-        verified([VALUE], HEAD)
+        verified_records([VALUE], HEAD)

@@ -419,7 +419,7 @@ def test_broken_rule_names_the_line(program: Program, function: Any, line: int, 
     with pytest.raises(MachineError) as caught:
         advance(start(program, now=1), ModelReplied(text="ok"), now=2)
     place = f"{__file__}, line {function.__code__.co_firstlineno + line}, in {function.__name__}"
-    assert (caught.value.place, str(caught.value)) == (place, f"{caught.value.text} ({place})")
+    assert (caught.value.author_line, str(caught.value)) == (place, f"{caught.value.text} ({place})")
     assert words in caught.value.problem
     if caught.value.suspension is not None:
         last = caught.value.suspension.records[-1]
@@ -476,7 +476,7 @@ def test_broken_rule_leads_to_the_fail_state() -> None:
     assert "secret" in step.snapshot.context.secret  # type: ignore[attr-defined]  # the machine's own context
     assert step.records[-1].error
     assert step.records[-1].event == "UndeclaredAccess"
-    assert step.place == f"{__file__}, line {writes_secret.__code__.co_firstlineno}, in writes_secret"
+    assert step.author_line == f"{__file__}, line {writes_secret.__code__.co_firstlineno}, in writes_secret"
 
 
 def test_unenforced_state_may_break_its_rights_and_says_so() -> None:

@@ -495,7 +495,7 @@ def test_rule_that_changes_the_step_in_place_is_named_with_its_line() -> None:
     assert run.exit.reason == "fatal_error"
     for part in ("the rule mine failed", "`newest` of the context is read-only"):
         assert part in (run.exit.error or "")
-    assert run.step.place == f"{__file__}, line {check.__code__.co_firstlineno + 1}, in check"
+    assert run.step.author_line == f"{__file__}, line {check.__code__.co_firstlineno + 1}, in check"
     assert __file__ not in str(run.records), "the log has the same hashes wherever the file lies"
 
 

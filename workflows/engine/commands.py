@@ -45,16 +45,16 @@ class CommandQueue:
     def check(self, command: Command) -> None:
         """Raises Refused for a command that would not count."""
         self.run.check_live()
-        if not self.run.senders.is_repeat(command):
-            self.run.senders.check(command)
+        if not self.run.command_gate.is_repeat(command):
+            self.run.command_gate.check(command)
 
     def put(self, command: Command) -> QueuedCommand:
         """Put a command into the queue; a repeat is the command that came before. Raises Refused."""
         run = self.run
         run.check_live()
-        if run.senders.is_repeat(command):
+        if run.command_gate.is_repeat(command):
             return self._by_id.get(command.id) or self._obeyed_before(command)
-        queued = QueuedCommand(command, run.senders.accept(command))
+        queued = QueuedCommand(command, run.command_gate.accept(command))
         run.queue.append(queued)
         run.host.stop_early_questions()
         if command.id:
@@ -65,7 +65,7 @@ class CommandQueue:
     def _obeyed_before(self, command: Command) -> QueuedCommand:
         """A command that an earlier execution of the chain has obeyed or refused."""
         queued = QueuedCommand(command, command.by)
-        if self.run.senders.was_refused(command):
+        if self.run.command_gate.was_refused(command):
             queued.refused = "It was refused before; the log says why."
         else:
             self._done(queued, "It was obeyed before.")
@@ -115,7 +115,7 @@ class CommandQueue:
 
     def _refuse(self, queued: QueuedCommand, reason: str) -> None:
         queued.refused = reason
-        self.run.senders.refuse(queued.command)
+        self.run.command_gate.refuse(queued.command)
         self.log_refused(queued.command, queued.by, reason)
 
     def log_refused(self, command: Command, by: str, reason: str) -> None:

@@ -71,7 +71,7 @@ class Fallbacks:
         self.given_up: dict[str, str] = {}
         """Questions of the pending effect that failed, and no other model is left to ask: how, by name."""
 
-    def asked(self, effect: AskModel, now: float = 0) -> AskModel:
+    def as_asked(self, effect: AskModel, now: float = 0) -> AskModel:
         """The question as it is asked: its role is that of the model. `now`: a time at which the first model
         may be asked again."""
         standing = self._standing.get(self.role(effect))
@@ -83,7 +83,7 @@ class Fallbacks:
         """Whose fallback counts."""
         return effect.role if effect.role in self._models else "default"
 
-    def after(
+    def switch_model(
         self, effect: AskModel, asked: AskModel, failure: EffectFailed, now: float
     ) -> ModelChange | None:
         """What follows when `effect` failed, as it was asked; None: its model has no fallback."""
@@ -103,7 +103,7 @@ class Fallbacks:
         models = {name: self._models[name].name for name in (left, asked) if name}
         return ModelChange(role=role, left=left, asked=asked, models=models, why=why)
 
-    def over(self, now: float) -> list[ModelChange]:
+    def end_expired(self, now: float) -> list[ModelChange]:
         """The roles whose own model is asked again from now on."""
         ended = {role: one for role, one in self._standing.items() if now >= one.until}
         for role in ended:

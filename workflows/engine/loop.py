@@ -41,7 +41,7 @@ from activities.contracts import (
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.engine.calls.effect_calls import EffectCalls
 from workflows.engine.calls.run_calls import RunCalls
-from workflows.engine.calls.site import again
+from workflows.engine.calls.site import repeated_id
 from workflows.engine.calls.under_way import OutOfTime, is_out_of_time
 from workflows.engine.commands import CommandQueue
 from workflows.engine.run_state import Preempted, RunEnds, RunState
@@ -52,9 +52,16 @@ from workflows.kernel.ledger import Breach
 from workflows.kernel.log import EDITED
 from workflows.kernel.machine import Exit, Interrupt
 from workflows.kernel.snapshot import Suspension, dump
-from workflows.kernel.transition import advance, leave_interrupt, refuse, resume, steer, with_credit
+from workflows.kernel.transition import (
+    advance,
+    ended_by_violation,
+    leave_interrupt,
+    refuse,
+    resume,
+    steer,
+    with_credit,
+)
 from workflows.people import Request
-from workflows.task import broken
 
 __all__ = ["Drive"]
 
@@ -100,7 +107,7 @@ class Drive:
         except asyncio.CancelledError:
             self._end_cancelled()
         except MachineError as error:
-            run.adopt(broken(error))
+            run.adopt(ended_by_violation(error))
         run.charge(self.calls.early.drop())
         self.commands.refuse_all("The run is over.")
         run.paused = False
@@ -133,7 +140,7 @@ class Drive:
         if isinstance(effect, Interrupt):
             await self._interrupt(effect)
         elif isinstance(effect, AskPerson):
-            self.deliver(await self.calls.decided(effect, self.run.place), effect)
+            self.deliver(await self.calls.ask_people(effect, self.run.place), effect)
         elif suspension.breach is not None:
             await self._meet_limit(suspension.breach)
         elif effect is not None:
@@ -188,7 +195,7 @@ class Drive:
         run.settle()
         run.stuck.learn(effect, answer)
         run.withdraw_requests("the run went on without it")
-        now = self.calls.early.ended(effect, run.suspension, run.host.now())
+        now = self.calls.early.end_time(effect, run.suspension, run.host.now())
         for note in pending.edit_notes(effect, run.place, pending.results):
             run.adopt(steer(run.suspension, note, now=now, by="kernel", about={EDITED: run.place}))
         self.calls.forget_effect()
@@ -235,7 +242,7 @@ class Drive:
         """The next call would pass a limit: more, the end that the limit stands for, or abort."""
         run, request = self.run, None
         if run.people.on_limit == "ask":
-            name = again(f"{run.place}!{breach.counter}", run.limits_changed)
+            name = repeated_id(f"{run.place}!{breach.counter}", run.limits_changed)
             request = await run.ask(texts.limit(breach.counter, breach.spent, breach.cap), name)
         now = run.host.now()
         if request is not None and request.outcome == "topped_up" and request.deciding_vote:
@@ -276,7 +283,7 @@ class Drive:
         try:
             self.calls.close("cancelled", f"the run was cancelled{self.calls.unknown_text}")
         except MachineError as error:
-            self.run.adopt(broken(error))
+            self.run.adopt(ended_by_violation(error))
 
     def fail(self, kind: str, error: str) -> None:
         """End the run where it is: its machine broke a rule that the kernel does not see."""

@@ -26,8 +26,8 @@ from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.gate import texts
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, person_label
 from workflows.gate.bounds import WITHIN_BOUND, Bounds
-from workflows.gate.decisions import Commands, Refused
-from workflows.gate.requests import Position, Requests
+from workflows.gate.decisions import CommandGate, Refused
+from workflows.gate.requests import RequestPlace, Requests
 from workflows.gate.stuck import StuckGuard
 from workflows.hosts import Host, Identity
 from workflows.kernel.ledger import Breach
@@ -45,7 +45,7 @@ MAX_EARLY, MAX_EARLY_BYTES = 100, 16_384
 """Decisions that are kept until what they are about is asked, and the most bytes of each as JSON."""
 DECISION_FACTS = {"request", "digest", "decision", "id", "by", "made_at"}
 """What the log says of a decision that does not count, or came before; its arguments may be long."""
-COMMENT = 500
+COMMENT_CHARS = 500
 """Characters of the text of a refused one."""
 RENUMBERED = {"approval", "question", "escalation"}
 """Kinds of request whose digest is over all that a person sees."""
@@ -138,7 +138,9 @@ class RunState:
         self._last_reason = ""
         """Of the newest transition."""
         me = {"workflow_id": identity.workflow_id, "origin": identity.origin}
-        self.senders = Commands(task.people, **me, parents=identity.parents, old_ids=identity.old_command_ids)
+        self.command_gate = CommandGate(
+            task.people, **me, parents=identity.parents, old_ids=identity.old_command_ids
+        )
         """Who may command, and which commands came already."""
         self.stuck = StuckGuard(task.stuck, specs)
         self.requests = Requests(ApprovalPolicy(task.approvals, task.people, specs, task.bounds), **me)
@@ -147,7 +149,7 @@ class RunState:
         """Go on as the execution before. Raises ValueError and the like for what is no dump."""
         me = {"workflow_id": self.identity.workflow_id, "origin": self.identity.origin}
         self.requests = Requests.load(values["requests"], self.requests.policy, **me)
-        self.senders.load(values["commands"])
+        self.command_gate.load(values["commands"])
         self.stuck.load(values["stuck"])
         self.early_decisions = _DECISIONS.validate_python(values["early_decisions"])
         self.paused, self.interrupted_at = bool(values["paused"]), int(values["interrupted_at"])
@@ -159,7 +161,7 @@ class RunState:
         """All that `load` needs, as JSON."""
         return {
             "requests": self.requests.dump(),
-            "commands": self.senders.dump(),
+            "commands": self.command_gate.dump(),
             "stuck": self.stuck.dump(),
             "early_decisions": _DECISIONS.dump_python(self.early_decisions, mode="json"),
             "paused": self.paused,
@@ -369,7 +371,7 @@ class RunState:
     def log_refused(self, decision: Decision, why: str) -> None:
         """Log a decision that does not count, with what it says."""
         about = decision.model_dump(mode="json", include=DECISION_FACTS, exclude_defaults=True)
-        about["text"] = decision.text[:COMMENT]
+        about["text"] = decision.text[:COMMENT_CHARS]
         self.log_event(
             "RefusedDecision", by=person_label(decision.by, verified=False), about=about, error=why
         )
@@ -403,25 +405,25 @@ class RunState:
     def open(self, topic: texts.Topic, name: str, required: RequiredApproval | None = None) -> Request:
         """Ask people; a request that was opened there before is found again."""
         s = self.suspension.snapshot
-        position = Position(
+        place = RequestPlace(
             machine=self.suspension.program.machine.name, state=s.state, step=s.step, activity_id=name,
             labels=s.labels,
         )  # fmt: skip
-        request = self.requests.open(topic, position, now=self.host.now(), required=required)
+        request = self.requests.open(topic, place, now=self.host.now(), required=required)
         self.log_requests()
         return request
 
     async def ask(
         self, topic: texts.Topic, name: str, required: RequiredApproval | None = None
     ) -> Request | None:
-        """A request once it is closed; None when the run is unattended. Raises as `closed`."""
+        """A request once it is closed; None when the run is unattended. Raises as `closed_request`."""
         if self.people.unattended:
             return None
         request = self.open(topic, name, required)
         await self.wait_until(lambda: not self.requests.get(request.id).is_open, f"{topic.kind} {request.id}")
-        return self.closed(request.id)
+        return self.closed_request(request.id)
 
-    def closed(self, request_id: str) -> Request:
+    def closed_request(self, request_id: str) -> Request:
         """A request that is closed. Raises RunEnds if its deadline leads to that, and Preempted if an abort
         was decided: it is in the queue."""
         request = self.requests.get(request_id)
@@ -431,8 +433,8 @@ class RunState:
             raise RunEnds("expired", texts.expiry(request), "deadline")
         return request
 
-    async def decided(self, effect: AskPerson, name: str) -> PersonDecided:
-        """What people decide on a question of the machine. Raises as `closed`."""
+    async def ask_people(self, effect: AskPerson, name: str) -> PersonDecided:
+        """What people decide on a question of the machine. Raises as `closed_request`."""
         request = await self.ask(texts.question(effect), name)
         if request is None:
             return PersonDecided(decision="unavailable", text="nobody can be asked")

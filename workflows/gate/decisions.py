@@ -24,7 +24,7 @@ from workflows.kernel.labels import names
 from workflows.people import Command, Decision, Group, People, Request, StandingApproval, same_person
 
 __all__ = [
-    "Commands",
+    "CommandGate",
     "DecisionRules",
     "IMMEDIATE",
     "Refused",
@@ -318,7 +318,7 @@ class _CommandsDump(Frozen):
     refused: tuple[str, ...]
 
 
-class Commands:
+class CommandGate:
     """The commands of one run: who may give them, and which came already."""
 
     def __init__(

@@ -26,7 +26,7 @@ from workflows.gate.texts import Topic, outcome_text
 from workflows.kernel.canonical import canonical, digest_of
 from workflows.people import Decided, Decision, Kind, Request, RequestOutcome, RequestSettings, Verb, Vote
 
-__all__ = ["OUTCOMES", "Position", "RequestEvent", "RequestState", "Requests"]
+__all__ = ["OUTCOMES", "RequestPlace", "RequestEvent", "RequestState", "Requests"]
 
 MAX_CLOSED_REQUESTS = 100
 """Closed requests of earlier steps that are kept; those of the newest step are all kept."""
@@ -54,7 +54,7 @@ OUTCOMES: dict[Verb, RequestOutcome] = {
 }
 
 
-class Position(Frozen):
+class RequestPlace(Frozen):
     """Where a run is when it opens a request."""
 
     machine: str
@@ -186,7 +186,7 @@ class Requests:
     # -- opening --------------------
 
     def open(
-        self, topic: Topic, position: Position, *, now: float, required: RequiredApproval | None = None
+        self, topic: Topic, place: RequestPlace, *, now: float, required: RequiredApproval | None = None
     ) -> Request:
         """Ask people. `required` says how, for a call that needs approval and for its outcome; otherwise the
         people's settings for the kind do.
@@ -194,7 +194,7 @@ class Requests:
         What was asked before at this activity is not asked again: that request is returned, open or closed,
         unless it was withdrawn. Raises ValueError for an unknown group.
         """
-        activity_id = position.activity_id
+        activity_id = place.activity_id
         digest = self._digest(activity_id, topic.kind, topic.tool, topic.bound_to)
         for state in reversed(self._states.values()):
             if state.first_digest == digest and state.request.outcome != "withdrawn":
@@ -210,7 +210,7 @@ class Requests:
             at_deadline=settings.at_deadline,
             escalate_to=settings.escalate_to,
             **dict(topic),
-            **dict(position),
+            **dict(place),
         )
         request = self._put_to(settings.group, request, settings, now)
         self._opened += 1

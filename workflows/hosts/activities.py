@@ -67,31 +67,31 @@ from workflows.gate.approvals import problem_text, unchecked_paths
 from workflows.hosts import CallAnswer, CallSite, HostCall
 from workflows.task import InvalidTask
 
-__all__ = ["CRASHES", "Performer", "answer_of", "retries", "until_done"]
+__all__ = ["CRASH_ATTEMPTS", "Performer", "answer_of", "retries", "until_done"]
 
 R = TypeVar("R")
 
 UNLIMITED = 0
 """Attempts, for Temporal."""
-CRASHES = 10
+CRASH_ATTEMPTS = 10
 """Attempts beyond the declared ones, for those that died with their worker."""
-DIGEST = 6
+DIGEST_CHARS = 6
 """Hexadecimal characters of a call's digest."""
 MARGIN = 15
 """Seconds that an activity gets beyond the time limit that it keeps itself."""
 STORE_MARGIN = 15
 """Seconds beyond that for the call store, into which a worker writes before and after a tool runs."""
-QUEUEING = 600
+QUEUE_SECONDS = 600
 """Seconds that a block of code may wait for a free interpreter; a heartbeat tells of a dead worker."""
-WAITING = 3600
+RATE_LIMIT_SECONDS = 3600
 """Seconds that a question may wait for a rate limit of its worker; then the attempt fails and says so."""
 MAX_CARRIED_DIGESTS = 50
 """Digests that are carried to the next execution of the chain; outputs that a question may quote."""
-WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+CANCEL_AND_WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 """A cancelled call is told so and ends first; an answer that came before is taken."""
 STORE_ERRORS = {"KeyMissing", "NotDecrypted", "BlobMissing", "BlobDamaged", "StoreUnavailable"}
 """Types of errors with which a worker that cannot read a value fails; see `activities/store`."""
-LOST = {"BlobMissing", "BlobDamaged"}
+BLOB_ERRORS = {"BlobMissing", "BlobDamaged"}
 """Those of blobs that must be restored; an activity that needs one fails with them, too."""
 CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
 
@@ -111,7 +111,7 @@ def call_digest(call: HostCall) -> str:
         case ReadArtifacts():
             asked = [call.chars, [one.model_dump(mode="json") for one in call.reads]]
     text = json.dumps([type(call).__name__, asked], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
 
 
 class Performer:
@@ -197,13 +197,13 @@ class Performer:
         replay (design 6). When cancelled it stops, and raises asyncio.CancelledError.
         """
         try:
-            raw: RawValue | None = await _read_activity(
+            raw: RawValue | None = await _execute_when_readable(
                 "describe_tools",
                 ToolsWanted(names=self.task.tools, machine=self._machine_to_compare),
                 result_type=RawValue,
                 activity_id="describe-tools",
                 start_to_close_timeout=timedelta(seconds=90),  # MCP servers may have to be started
-                retry_policy=retries(CRASHES),
+                retry_policy=retries(CRASH_ATTEMPTS),
                 summary="describe the agent's tools",
             )
             found = answer_of(raw, ToolsDescribed, "describe_tools", "describe-tools")
@@ -237,7 +237,8 @@ class Performer:
         request = quoting(self._model_request(effect, model, site), outputs)
         return await self._activity(
             "ask_model", request, ModelReplied, site, activity_id=activity_id,
-            seconds=model.timeout_seconds + WAITING + MARGIN, attempts=request.attempts + CRASHES,
+            seconds=model.timeout_seconds + RATE_LIMIT_SECONDS + MARGIN,
+            attempts=request.attempts + CRASH_ATTEMPTS,
         )  # fmt: skip
 
     def _model_request(self, effect: AskModel, model: ModelSpec, site: CallSite) -> ModelInput:
@@ -277,15 +278,15 @@ class Performer:
     async def _call_tool(self, request: ToolInput, site: CallSite) -> ToolResult | NotBegun:
         spec = self.specs[request.tool]
         seconds = self._tool_seconds(request.tool)
-        asking = _asking_seconds(self.task)
+        asking = _question_seconds(self.task)
         early = site.next_question is not None and seconds + asking < site.seconds
         title = f"{site.title[:180]}, then the model" if early else site.title
-        with self._handed_over(site.key, self._question_behind(site)) if early else nullcontext():
+        with self._handed_over(site.key, self._question_after(site)) if early else nullcontext():
             try:
                 result = await self._activity(
                     "call_tool", request, ToolResult, replace(site, title=title),
                     seconds=seconds + asking if early else seconds,
-                    attempts=request.attempts + CRASHES if spec.repeatable else 1,
+                    attempts=request.attempts + CRASH_ATTEMPTS if spec.repeatable else 1,
                     # An unsafe call is not ended in the middle: its outcome would be unknown.
                     limited=spec.repeatable,
                 )  # fmt: skip
@@ -294,7 +295,7 @@ class Performer:
                     return waits
                 result = tool_failure(request, spec, error)
                 if result.error == "unknown_outcome":
-                    begun = await self._blocked(request, site)
+                    begun = await self._block_lost_attempt(request, site)
                     result = result.model_copy(update={"acts_for": spec.timeout_seconds if begun else None})
                 return result
         if len(result.output) >= QUOTED_CHARS:
@@ -303,7 +304,7 @@ class Performer:
                 del self._outputs[next(iter(self._outputs))]
         return result
 
-    async def _blocked(self, request: ToolInput, site: CallSite) -> bool:
+    async def _block_lost_attempt(self, request: ToolInput, site: CallSite) -> bool:
         """Keep the lost attempt from beginning, however late its worker wakes up. True: it has begun before,
         and may go on."""
         title = f"keep the lost {request.tool} from beginning"
@@ -323,7 +324,7 @@ class Performer:
         """The most that one attempt takes."""
         return self.specs[tool].timeout_seconds + MARGIN + STORE_MARGIN
 
-    def _question_behind(self, call: CallSite) -> Callable[[ToolResult, float], Question | None]:
+    def _question_after(self, call: CallSite) -> Callable[[ToolResult, float], Question | None]:
         """How an activity finds what to ask after this call."""
 
         def question(result: ToolResult, now: float) -> Question | None:
@@ -363,7 +364,7 @@ class Performer:
                 "reconcile_tool", request, Reconciled, site, limited=False,
                 # it may look, wait as long as the lost call may go on, and look again
                 seconds=self._tool_seconds(request.tool) + 2 * self.specs[request.tool].timeout_seconds,
-                attempts=request.attempts + CRASHES,
+                attempts=request.attempts + CRASH_ATTEMPTS,
             )  # fmt: skip
         except ActivityError as error:
             return not_begun(error) or Reconciled(outcome="unknown", text=failure(error, site).message)
@@ -373,7 +374,7 @@ class Performer:
         try:
             return await self._activity(
                 "compensate_tool", request, Compensated, site, seconds=self._tool_seconds(request.tool),
-                attempts=request.attempts + CRASHES if spec.repeatable else 1, limited=False,
+                attempts=request.attempts + CRASH_ATTEMPTS if spec.repeatable else 1, limited=False,
             )  # fmt: skip
         except ActivityError as error:
             if (waits := not_begun(error)) is not None:
@@ -386,10 +387,10 @@ class Performer:
 
     async def _run_code(self, effect: RunCode, site: CallSite) -> CodeStepped | EffectFailed:
         """Run a block to its next outside call. It changes nothing, so it may be repeated."""
-        seconds = effect.limits.seconds + QUEUEING
+        seconds = effect.limits.seconds + QUEUE_SECONDS
         try:
             return await self._activity(
-                "run_code", effect, CodeStepped, site, seconds=seconds, attempts=3 + CRASHES
+                "run_code", effect, CodeStepped, site, seconds=seconds, attempts=3 + CRASH_ATTEMPTS
             )
         except ActivityError as error:
             return failure(error, site)
@@ -398,7 +399,7 @@ class Performer:
         """Reading never fails a run: a failure is the problem of every text."""
         try:
             return await self._activity(
-                "read_artifacts", effect, ArtifactsRead, site, seconds=60, attempts=CRASHES
+                "read_artifacts", effect, ArtifactsRead, site, seconds=60, attempts=CRASH_ATTEMPTS
             )
         except ActivityError as error:
             problem = f"it could not be read: {failure(error, site).message}"
@@ -423,7 +424,7 @@ class Performer:
         named = activity_id or site.activity_id
         # the run's loop gives these out again: people can pause and abort the run while they wait
         of_tools = isinstance(request, ToolInput | CompensateInput)
-        execute = workflow.execute_activity if of_tools else _read_activity
+        execute = workflow.execute_activity if of_tools else _execute_when_readable
         raw: RawValue | None = await execute(
             name,
             request,
@@ -432,14 +433,14 @@ class Performer:
             summary=site.title[:200],
             schedule_to_close_timeout=None if within == math.inf else timedelta(seconds=max(within, 0.1)),
             start_to_close_timeout=timedelta(seconds=seconds),
-            cancellation_type=WAIT,
+            cancellation_type=CANCEL_AND_WAIT,
             heartbeat_timeout=None if name == "read_artifacts" else self._heartbeat,
             retry_policy=retries(attempts),
         )
         return answer_of(raw, result, name, named)
 
 
-async def _read_activity(name: str, request: BaseModel, **more: Any) -> Any:
+async def _execute_when_readable(name: str, request: BaseModel, **more: Any) -> Any:
     """As `workflow.execute_activity`. While its worker cannot read the request, because it lacks a key or a
     blob, it was not begun, and is given out again, until `schedule_to_close_timeout` is over for all of them:
     then it fails as `deadline`."""
@@ -477,7 +478,7 @@ def _was_unread(error: ActivityError) -> bool:
     failed = error.cause
     if not isinstance(failed, ApplicationError):
         return False
-    if failed.type in LOST:
+    if failed.type in BLOB_ERRORS:
         return True
     cause = failed.cause if failed.message.startswith("Failed decoding") else None
     return isinstance(cause, ApplicationError) and cause.type in STORE_ERRORS
@@ -506,7 +507,7 @@ async def until_done(work: asyncio.Future[Any]) -> bool:
     return await wait_until_done(work.done, lambda: workflow.wait([work]))
 
 
-def _asking_seconds(task: AgentTask) -> float:
+def _question_seconds(task: AgentTask) -> float:
     """The most that one attempt of a question takes."""
     return max(model.timeout_seconds for model in task.models.values()) + MARGIN
 

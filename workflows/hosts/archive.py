@@ -16,7 +16,7 @@ from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from workflows.hosts.activities import answer_of, until_done
 from workflows.kernel.log import Record, chain, next_hash
 
-__all__ = ["ArchivedLog", "verified"]
+__all__ = ["RunLogWriter", "verified_records"]
 
 PART_CHARS = 4 * 2**20
 """A part of the log ends where its JSON has this length. Temporal gives a workflow task two seconds; for
@@ -34,7 +34,7 @@ class Link(NamedTuple):
     """The hash up to here."""
 
 
-class ArchivedLog:
+class RunLogWriter:
     """Records of one execution; `origin` is the chain's first run id, by which the archive knows the run."""
 
     def __init__(self, origin: str, head: str = "", records: Iterable[Record] = ()) -> None:
@@ -45,15 +45,15 @@ class ArchivedLog:
         self._is_whole = True
         """False: a part of a run that ended could not be written."""
         self._archived = 0
-        self._new: list[Link] = []
-        self._before = head
+        self._unarchived: list[Link] = []
+        self._head_before = head
         self._earlier: list[Record] | None = None
 
     @property
     def head(self) -> str:
         """Hash of the last record."""
-        known = self._new[-1].head if self._new else self.archived_head
-        return chain(self.records[self._archived + len(self._new) :], known)
+        known = self._unarchived[-1].head if self._unarchived else self.archived_head
+        return chain(self.records[self._archived + len(self._unarchived) :], known)
 
     @property
     def unarchived(self) -> tuple[JsonObject, ...]:
@@ -63,23 +63,23 @@ class ArchivedLog:
     def _links(self, most: float = math.inf) -> list[Link]:
         """The records that the archive lacks, each written as JSON and hashed once; of very many no more than
         make `most` characters."""
-        size = sum(link.size for link in self._new)
-        for record in self.records[self._archived + len(self._new) :]:
+        size = sum(link.size for link in self._unarchived)
+        for record in self.records[self._archived + len(self._unarchived) :]:
             if size >= most:
                 break
             value = record.model_dump(mode="json")
             text = _text(value)
-            before = self._new[-1].head if self._new else self.archived_head
-            self._new.append(Link(value, len(text), next_hash(before, text)))
+            before = self._unarchived[-1].head if self._unarchived else self.archived_head
+            self._unarchived.append(Link(value, len(text), next_hash(before, text)))
             size += len(text)
-        return self._new
+        return self._unarchived
 
     async def whole(self) -> list[Record]:
         """All records of the run; those of earlier executions come from the archive.
 
         Raises ValueError when the archive cannot be read, or differs from what was written.
         """
-        if not self._before:
+        if not self._head_before:
             return list(self.records)
         if self._earlier is None:
             self._earlier = await self._read()
@@ -89,7 +89,9 @@ class ArchivedLog:
         try:
             raw: RawValue | None = await workflow.execute_activity(
                 "read_log",
-                LogWanted(workflow_id=workflow.info().workflow_id, run_id=self.origin, head=self._before),
+                LogWanted(
+                    workflow_id=workflow.info().workflow_id, run_id=self.origin, head=self._head_before
+                ),
                 result_type=RawValue,
                 activity_id="read-log",
                 summary="read the log's beginning from the archive",
@@ -101,7 +103,7 @@ class ArchivedLog:
             if is_cancelled_exception(error):
                 raise
             raise ValueError(f"the archive cannot be read: {error.cause or error}") from error
-        return verified(found.records, self._before)
+        return verified_records(found.records, self._head_before)
 
     async def write(self, result: JsonObject | None = None) -> bool:
         """Write what is new where Temporal's retention does not reach; `result` with the last part.
@@ -134,7 +136,7 @@ class ArchivedLog:
         return 0
 
     async def _write(self, count: int, result: JsonObject | None = None, *, ending: bool) -> bool:
-        part, upto = self._new[:count], self._archived + count
+        part, upto = self._unarchived[:count], self._archived + count
         writing = workflow.start_activity(
             "archive_log",
             ArchiveRequest(
@@ -161,12 +163,12 @@ class ArchivedLog:
                 return False
             self._is_whole = False
         self._archived = upto
-        del self._new[:count]
+        del self._unarchived[:count]
         self.archived_head = part[-1].head if part else self.archived_head
         return failure is None
 
 
-def verified(values: Iterable[JsonObject], head: str) -> list[Record]:
+def verified_records(values: Iterable[JsonObject], head: str) -> list[Record]:
     """The records that were written as these JSON values, up to the one whose hash is `head`.
 
     What was written is hashed, not what today's `Record` would write: its fields differ between versions.

@@ -26,7 +26,7 @@ from workflows.engine.loop import Drive
 from workflows.engine.waiting import wait_until_done
 from workflows.hosts import CallAnswer, CallSite, ChildRun, HostCall, Identity
 from workflows.hosts.activities import Performer, retries, until_done
-from workflows.hosts.archive import ArchivedLog
+from workflows.hosts.archive import RunLogWriter
 from workflows.kernel.log import Record
 from workflows.kernel.machine import state_name
 from workflows.people import Command, Request
@@ -90,12 +90,12 @@ class TemporalHost:
         self,
         task: AgentTask,
         performer: Performer,
-        log: ArchivedLog,
+        log: RunLogWriter,
         continue_as_new: Callable[[], Awaitable[None]],
     ) -> None:
         self.drive: Drive | None = None
         """The run that it serves; set once it is made."""
-        self.archived = log
+        self.log_writer = log
         self._task, self._performer, self._continue_as_new = task, performer, continue_as_new
         self._children: dict[str, workflow.ChildWorkflowHandle[Any, RunResult] | None] = {}
         """Inner runs under way; None while one is being started."""
@@ -223,18 +223,20 @@ class TemporalHost:
     async def log(self) -> Sequence[Record]:
         """What an earlier execution wrote comes from the archive."""
         with _plain_cancellation():
-            return await self.archived.whole()
+            return await self.log_writer.whole()
 
     # -- what people see ----------------------------------------------------------------------------
 
     def publish(self, records: Sequence[Record]) -> None:
         """Records into the log; attributes, memo and the text for Temporal's UI."""
-        self.archived.records.extend(records)
+        self.log_writer.records.extend(records)
         drive = self.drive
         ended = drive is not None and drive.run.suspension.exit is not None
-        place = drive.run.suspension.place if drive is not None else ""
+        author_line = drive.run.suspension.author_line if drive is not None else ""
         broke = (
-            next((record for record in records if record.error), records[-1]) if place and records else None
+            next((record for record in records if record.error), records[-1])
+            if author_line and records
+            else None
         )
         for record in records:
             is_end = record.seq == 0 or (ended and record is records[-1])
@@ -242,7 +244,7 @@ class TemporalHost:
                 # For operators, who see each call there already; the run's own log has everything.
                 fields = {name: getattr(record, name) for name in ("step", "state", "event", "to", "error")}
                 if record is broke:
-                    fields["place"] = place
+                    fields["place"] = author_line
                 workflow.logger.info("agent.transition", extra={"ratchet": fields})
         if drive is None:
             return
@@ -260,7 +262,7 @@ class TemporalHost:
     def _publish_details(self, drive: Drive) -> None:
         self._details_due = False
         text = details(
-            drive.status(), self._task.goal, self.archived.records, drive.run.requests.open_requests
+            drive.status(), self._task.goal, self.log_writer.records, drive.run.requests.open_requests
         )
         workflow.set_current_details(text)
 

@@ -67,7 +67,7 @@ __all__ = [
     "TransientError",
     "UndeclaredAccess",
     "UnknownAction",
-    "author_place",
+    "author_line_of",
     "bug_place",
     "bug_text",
     "error_named",
@@ -95,7 +95,7 @@ class MachineError(KernelError):
 
     suspension: Any = None
     """The run as it was then (a `Suspension`), its last record naming the rule; None: nothing had begun."""
-    place = ""
+    author_line = ""
     """The author's line to look at, `FILE, line N, in FUNCTION`, once the rule ends the run; empty: there is
     none. `str` shows it. The log has `text` or `problem`: its hashes are the same on every worker, wherever
     the file lies there."""
@@ -110,7 +110,7 @@ class MachineError(KernelError):
         return super().__str__()
 
     def __str__(self) -> str:
-        return f"{self.text} ({self.place})" if self.place else self.text
+        return f"{self.text} ({self.author_line})" if self.author_line else self.text
 
 
 class NoTransition(MachineError):
@@ -252,7 +252,7 @@ def _prefix(machine: str, state: str) -> str:
 
 def bug_text(error: BaseException) -> str:
     """A bug with the line to look at."""
-    if isinstance(error, MachineError) and error.place:
+    if isinstance(error, MachineError) and error.author_line:
         return error_text(error)
     return f"{error_text(error)} ({bug_place(error)})"
 
@@ -271,7 +271,7 @@ def bug_place(error: BaseException) -> str:
     return _place(*[one for one in called if one[0].co_filename == file][-1])
 
 
-def author_place(
+def author_line_of(
     error: BaseException, visit: Generator[Any, Any, Any] | None, function: Callable[..., Any] | None
 ) -> str:
     """The author's line that broke a rule: the deepest one that the error has passed, else where the visit

@@ -135,7 +135,7 @@ class Moment:
     """`kind:label` of the effect; a visit that is run again must ask for the same."""
     answer: Any
     """None for a `Say`."""
-    shown: RunFacts
+    facts: RunFacts
     keep: Patch = field(default_factory=dict)
     """What a `Say` kept."""
 
@@ -242,7 +242,7 @@ class Suspension:
     """The limit that the pending effect would pass. It is not reserved: `refuse` it, or raise the cap and
     `resume`."""
     live: Live | None = field(default=None, compare=False, repr=False)
-    place: str = field(default="", compare=False)
+    author_line: str = field(default="", compare=False)
     """The author's line that broke a rule, where this step led to the fail state: for the worker's log."""
 
     @property
@@ -276,9 +276,9 @@ def dump(suspension: Suspension) -> JsonObject:
             "asked": moment.asked,
             "answer": moment.answer.model_dump(mode="json") if moment.answer is not None else None,
             "keep": to_json(type(s.context), moment.keep),
-            "shown": _dump_facts(moment.shown, ledger),
+            "shown": _dump_facts(moment.facts, ledger),
         })  # fmt: skip
-        ledger = moment.shown.ledger
+        ledger = moment.facts.ledger
     plain = {name: getattr(s, name) for name in _PLAIN}
     return {
         **plain,
@@ -314,10 +314,10 @@ def suspension_from(program: Program, data: Mapping[str, Any]) -> Suspension:
     for item in data["moments"]:
         keep = patched(current, item["keep"]) if item["keep"] else current
         kept = {name: getattr(keep, name) for name in item["keep"]}
-        shown = _load_facts(item["shown"], ledger)
+        facts = _load_facts(item["shown"], ledger)
         answer = read_only(_ANSWER.validate_python(item["answer"]), ANSWER)
-        moments.append(Moment(item["asked"], answer, shown, kept))
-        current, ledger = keep, shown.ledger
+        moments.append(Moment(item["asked"], answer, facts, kept))
+        current, ledger = keep, facts.ledger
     snapshot = Snapshot(
         context=current, entry_context=context, entered=entered, moments=tuple(moments),
         conversation=Conversation(Message.model_validate(m) for m in data["conversation"]),
@@ -333,12 +333,12 @@ def suspension_from(program: Program, data: Mapping[str, Any]) -> Suspension:
     return Suspension(program, snapshot, Ledger.model_validate(data["ledger"]), breach=breach)
 
 
-def _dump_facts(shown: RunFacts, before: Ledger) -> dict[str, Any]:
-    spent = {name: value for name, value in shown.ledger.spent.items() if before.spent.get(name) != value}
-    caps = dict(shown.ledger.caps) if shown.ledger.caps != before.caps else None
+def _dump_facts(facts: RunFacts, before: Ledger) -> dict[str, Any]:
+    spent = {name: value for name, value in facts.ledger.spent.items() if before.spent.get(name) != value}
+    caps = dict(facts.ledger.caps) if facts.ledger.caps != before.caps else None
     return {
-        "now": shown.now, "said": shown.said, "notes": shown.notes, "heard": shown.heard, "spent": spent,
-        "caps": caps, "advice": list(shown.ledger.advice) if caps is not None else None,
+        "now": facts.now, "said": facts.said, "notes": facts.notes, "heard": facts.heard, "spent": spent,
+        "caps": caps, "advice": list(facts.ledger.advice) if caps is not None else None,
     }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ from workflows.kernel.errors import (
     MachineError,
     NoTransition,
     UndeclaredAccess,
-    author_place,
+    author_line_of,
 )
 from workflows.kernel.labels import brought, first_of_each, holds_text
 from workflows.kernel.ledger import Breach, Ledger
@@ -97,8 +97,8 @@ from workflows.kernel.snapshot import (
 )
 
 __all__ = [
-    "Transition", "advance", "close", "closed_before_start", "leave_interrupt", "load", "log_event", "refuse",
-    "resume", "start", "steer", "visit_again", "with_caps", "with_credit",
+    "Transition", "advance", "close", "closed_before_start", "ended_by_violation", "leave_interrupt", "load",
+    "log_event", "refuse", "resume", "start", "steer", "visit_again", "with_caps", "with_credit",
 ]  # fmt: skip
 
 REASON_CHARS = 2_000
@@ -124,16 +124,16 @@ def start(
         wrong = BadPatch(
             machine.name, state, f"`begin` gave a {type(context).__name__}; expected a {expected}"
         )
-        wrong.place = author_place(wrong, None, machine.begin)
+        wrong.author_line = author_line_of(wrong, None, machine.begin)
         raise wrong
     seal(context)  # a copy that was made with other values was not validated
     conversation = Conversation(opening)
-    shown = RunFacts(float(now), len(conversation), 0, 0, ledger or Ledger())
+    facts = RunFacts(float(now), len(conversation), 0, 0, ledger or Ledger())
     snapshot = Snapshot(
         state,
         context,
         conversation,
-        shown,
+        facts,
         context,
         float(now),
         len(conversation),
@@ -210,8 +210,8 @@ def advance(
         transition.say((*effect.say, answer.message))
         transition.thought = "" if effect.response_schema else answer.text
     elif isinstance(effect, AskModel) and effect.with_notes and not failed:
-        shown = s.moments[-1].shown if s.moments else s.entered
-        transition.snapshot = replace(transition.snapshot, heard=max(s.heard, shown.notes))
+        facts = s.moments[-1].facts if s.moments else s.entered
+        transition.snapshot = replace(transition.snapshot, heard=max(s.heard, facts.notes))
     transition.beside += _beside(effect, answer)
     transition.remember(effect, answer)
     return transition.run(transition.run_visit)
@@ -223,7 +223,7 @@ def leave_interrupt(suspension: Suspension, *, now: float) -> Suspension:
         problem = "the run is not paused before this state"
         raise MachineError(suspension.program.machine.name, suspension.snapshot.state, problem)
     transition = Transition.of(suspension, now)
-    transition.snapshot = replace(transition.snapshot, interrupted=False, entered=transition.shown())
+    transition.snapshot = replace(transition.snapshot, interrupted=False, entered=transition.facts())
     return transition.run(transition.run_visit)
 
 
@@ -264,7 +264,7 @@ def steer(
     transition.log_event(
         STEERED, not_begun or {}, by=by, reason=message.content, about=about or {}, notes=(message,)
     )
-    return transition.same(suspension)
+    return transition.only_logged(suspension)
 
 
 def log_event(  # noqa: PLR0913  # the parts of a record that a host may set
@@ -284,7 +284,7 @@ def log_event(  # noqa: PLR0913  # the parts of a record that a host may set
     transition = Transition.of(suspension, now)
     transition.label(brings)
     transition.log_event(event, not_begun or {}, by=by, reason=reason, about=about or {}, error=error)
-    return transition.same(suspension)
+    return transition.only_logged(suspension)
 
 
 def refuse(suspension: Suspension, *, now: float) -> Suspension:
@@ -317,12 +317,21 @@ def closed_before_start(  # noqa: PLR0913  # as `start` and `close` together
 ) -> Suspension:
     """End a run that has no context yet; `seq` is the number of its one record."""
     nothing = Context()
-    shown = RunFacts(float(now), 0, 0, 0, ledger)
+    facts = RunFacts(float(now), 0, 0, 0, ledger)
     state = state_name(program.machine.initial)
-    snapshot = Snapshot(state, nothing, Conversation(), shown, nothing, float(now), 0, seq=seq)
+    snapshot = Snapshot(state, nothing, Conversation(), facts, nothing, float(now), 0, seq=seq)
     transition = Transition(program, snapshot, ledger, now)
     transition.log_event(CLOSED, {}, by=by, reason=f"{reason}: {error}")
     return replace(transition.suspension(), exit=Exit(reason=reason, error=error))
+
+
+def ended_by_violation(error: MachineError) -> Suspension:
+    """The run as it ends because its machine broke a rule. Raises the error when nothing had begun."""
+    if error.suspension is None:
+        raise error
+    suspension: Suspension = error.suspension
+    exit_ = Exit(reason="broken_rule", error=str(error), raises=type(error).__name__)
+    return replace(suspension, asked=None, breach=None, live=None, exit=exit_)
 
 
 # -- one move -------------------------------------------------------------------------------------
@@ -351,7 +360,7 @@ class Transition:
         self.effect_started = snapshot.entered.now
         self.called: Callable[..., Any] | None = None
         """The author's function that was called last: what is wrong then came from it."""
-        self.place = ""
+        self.author_line = ""
         self.not_again = ""
         """Why an answer that does not fit is not asked for again, where the number of answers is not why."""
 
@@ -368,13 +377,15 @@ class Transition:
         """What came of it."""
         return Suspension(
             self.program, self.snapshot, self.ledger, self.asked, self.exit, tuple(self.records), self.breach,
-            self.live, self.place,
+            self.live, self.author_line,
         )  # fmt: skip
 
-    def same(self, suspension: Suspension) -> Suspension:
+    def only_logged(self, suspension: Suspension) -> Suspension:
         """The step as it was, with what was noted."""
         records = tuple(self.records)
-        return replace(suspension, snapshot=self.snapshot, ledger=self.ledger, records=records, place="")
+        return replace(
+            suspension, snapshot=self.snapshot, ledger=self.ledger, records=records, author_line=""
+        )
 
     # moving
 
@@ -386,17 +397,17 @@ class Transition:
             try:
                 move()
             except MachineError as error:
-                self.violated(error)
+                self.enter_fail_state(error)
             if self.asked is not None or self.exit is not None:
                 return self.suspension()
             move = self.run_visit
 
     def run_visit(self) -> None:
         """Run the visit to its next effect, or follow the table after it."""
-        s, declared = self.snapshot, self.state
+        s, declared = self.snapshot, self.declared
         if s.state in self.machine.final:
             self.live = None
-            self.exit = self.judged(self.call(self.machine.result, s.context, self.run_view()))
+            self.exit = self.with_output(self.call(self.machine.result, s.context, self.run_view()))
             return
         self.called = declared.visit
         try:
@@ -407,7 +418,7 @@ class Transition:
             return
         except AgentError as error:
             self.observe(error)
-            self.failed(error)
+            self.handle_error(error)
             return
         self.observe(effect)
         self.check_effect(effect, declared)
@@ -415,7 +426,7 @@ class Transition:
             self.keep(effect)
             return
         if s.calls >= self.program.effect_limit:
-            raise self.broken(LimitExceeded, f"one visit asked for more than {s.calls} effects")
+            raise self.rule_error(LimitExceeded, f"one visit asked for more than {s.calls} effects")
         self.record_progress()
         self.breach = self.ledger.breach(effect.price)
         if self.breach is None:
@@ -450,7 +461,9 @@ class Transition:
             if isinstance(outcome, Doing):
                 shown = f"`{outcome!r}`; write `return (yield from {outcome!r})`"
             such = f", such as `{{}}, {shown}()`" if isinstance(outcome, Event) else ""
-            raise self.broken(EmptyVisit, f"the visit returned {shown}; expected a patch and an event{such}")
+            raise self.rule_error(
+                EmptyVisit, f"the visit returned {shown}; expected a patch and an event{such}"
+            )
         patch, event = outcome
         self.check_writes(patch)
         self.follow(patch, event, self.live.view.fields_read if self.live else ())
@@ -461,7 +474,7 @@ class Transition:
         target = row.get(type(event))
         if target is None:
             expected = " or ".join(sorted(kind.__name__ for kind in row))
-            raise self.broken(
+            raise self.rule_error(
                 NoTransition,
                 f"{type(event).__name__} came; expected {expected}, or a row of the table for it",
             )
@@ -475,7 +488,7 @@ class Transition:
         context = self.entered_context(self.candidate(s.context, patch), target)
         self.check_invariant(context, target)
         self.thought = self.thought if event.thought is None else event.thought
-        if target in self.machine.final and self.asks_again(context, target, reads):
+        if target in self.machine.final and self.ask_again(context, target, reads):
             return
         self.snapshot = replace(s, context=context, transitions=s.transitions + 1)
         self.record(type(event).__name__, to=target, reason=event.reason, reads=reads, by=by)
@@ -483,7 +496,7 @@ class Transition:
 
     # the answer
 
-    def asks_again(self, context: Context, target: str, reads: tuple[str, ...]) -> bool:
+    def ask_again(self, context: Context, target: str, reads: tuple[str, ...]) -> bool:
         """In place of ending in `target`, the run goes on, because its answer does not fit: a note tells the
         model, and the machine goes to where it continues after an end. False: it ends."""
         s, form = self.snapshot, self.program.form
@@ -493,7 +506,7 @@ class Transition:
         exit_ = self.call(self.machine.result, context, self.run_view())
         self.snapshot = s
         problem = self.read_answer(exit_)[1] if exit_.ok else ""
-        again = self.again(context) if problem else None
+        again = self.where_to_ask_again(context) if problem else None
         if again is None:
             return False
         to, context = again
@@ -507,7 +520,7 @@ class Transition:
         self.enter(to, interrupt=True)
         return True
 
-    def again(self, context: Context) -> tuple[str, Context] | None:
+    def where_to_ask_again(self, context: Context) -> tuple[str, Context] | None:
         """The state in which an answer is asked for again behind this end, and the context there. None: this
         end gives no answer, enough were given, or `not_again` says why not."""
         s, machine = self.snapshot, self.machine
@@ -524,11 +537,11 @@ class Transition:
         found = self.call(find, context)
         if found is None:
             return None
-        again = self.reopened("on_refused" if machine.on_refused else "on_reopen", context, *found)
-        self.not_again = self.used_up_behind(again[0])
+        again = self.after_end("on_refused" if machine.on_refused else "on_reopen", context, *found)
+        self.not_again = self.used_up_from(again[0])
         return None if self.not_again else again
 
-    def used_up_behind(self, state: str) -> str:
+    def used_up_from(self, state: str) -> str:
         """Which counters are used up of this state and of those that may follow it: to go on might break a
         rule."""
         counts, machine = self.snapshot.counts, self.machine
@@ -539,11 +552,11 @@ class Transition:
         ]
         return ", ".join(f"`{counter}` is used up ({caps[counter]})" for counter in full)
 
-    def reopened(self, by: str, context: Context, state: Any, patch: Patch) -> tuple[str, Context]:
+    def after_end(self, by: str, context: Context, state: Any, patch: Patch) -> tuple[str, Context]:
         """The state and the context in which a run continues after its end."""
         target = state_name(state)
         if target not in self.machine.rows:
-            raise self.broken(NoTransition, f"`{by}` leads to {target}, which is no state to go on from")
+            raise self.rule_error(NoTransition, f"`{by}` leads to {target}, which is no state to go on from")
         return target, self.own_patch(context, patch)
 
     def read_answer(self, exit_: Exit) -> tuple[JsonObject | None, str]:
@@ -554,7 +567,7 @@ class Transition:
         except ValueError as error:
             return None, str(error)
 
-    def judged(self, exit_: Exit) -> Exit:
+    def with_output(self, exit_: Exit) -> Exit:
         """The exit with the answer as data. Without that no run is ok whose agent wants it."""
         if self.program.form is None:
             return exit_
@@ -574,7 +587,7 @@ class Transition:
         counter = self.machine.by_name[target].counts
         limit = self.program.entry_limit(counter) if counter else None
         if limit is not None and self.snapshot.counts.get(counter, 0) >= limit:
-            raise self.broken(
+            raise self.rule_error(
                 LimitExceeded, f"{target} was entered {limit} times; `{counter}` allows no more"
             )
 
@@ -583,7 +596,7 @@ class Transition:
         present one."""
         holds = self.machine.by_name[target].holds
         if holds and (wrong := self.call(holds, context, self.snapshot.state if left is None else left)):
-            raise self.broken(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
+            raise self.rule_error(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
 
     def entered_context(self, context: Context, target: str) -> Context:
         """The candidate with what entering the target writes."""
@@ -608,7 +621,7 @@ class Transition:
         self.live = None
         self.snapshot = replace(
             s, state=target, entry_context=s.context, moments=(), calls=0, counts=counts, visit=s.visit + 1,
-            step=s.step + begins, entered=self.shown(),
+            step=s.step + begins, entered=self.facts(),
         )  # fmt: skip
         self.logged, self.effect_started = self.snapshot, self.now
         asks = self.program.interrupts
@@ -644,7 +657,7 @@ class Transition:
         counts = dict(then.counts)
         if target in machine.final:  # the end of a run, which goes on
             assert machine.on_reopen is not None, "else it is no checkpoint"
-            target, context = self.reopened("on_reopen", context, *self.call(machine.on_reopen, context))
+            target, context = self.after_end("on_reopen", context, *self.call(machine.on_reopen, context))
             context = self.entered_context(context, target)
             self.check_invariant(context, target)
             begins = False
@@ -674,10 +687,10 @@ class Transition:
         ))  # fmt: skip
         return self.run(lambda: self.enter(target))
 
-    def failed(self, error: AgentError) -> None:
+    def handle_error(self, error: AgentError) -> None:
         """An error left the visit: the machine says what that means, or the run ends. The author's line goes
         to the worker's log alone: the run's own has the same hashes wherever the file lies."""
-        self.place = author_place(error.__cause__ or error, None, None)
+        self.author_line = author_line_of(error.__cause__ or error, None, None)
         if self.machine.on_error is None:
             self.close("failed", str(error), "kernel")
             return
@@ -686,10 +699,10 @@ class Transition:
         self.check_own(patch)
         self.follow(patch, event)
 
-    def violated(self, error: MachineError) -> None:
+    def enter_fail_state(self, error: MachineError) -> None:
         """A broken rule leads to the fail state (spec 3.7). Without one, or in it, it is recorded and raised;
         so is a rule that the machine breaks on the way there."""
-        s, machine, place = self.snapshot, self.machine, self.place_of(error)
+        s, machine, line = self.snapshot, self.machine, self.line_of(error)
         if self.program.lens:
             self.program.lens.dropped(s.state)
         target = state_name(machine.fail) if machine.fail else s.state
@@ -701,7 +714,7 @@ class Transition:
         except MachineError as last:
             self.record_violation(last)
             raise
-        self.snapshot, self.place = replace(s, context=context), place
+        self.snapshot, self.author_line = replace(s, context=context), line
         self.record(type(error).__name__, to=target, reason=error.problem, by="kernel", error=error.problem)
         self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
         self.enter(target)
@@ -709,23 +722,25 @@ class Transition:
     def record_violation(self, error: MachineError) -> None:
         """Write the broken rule down; the error gets the run as it was then, and the author's line."""
         self.record(type(error).__name__, reason=error.problem, by="kernel", error=error.problem)
-        error.place = self.place_of(error)
+        error.author_line = self.line_of(error)
         error.suspension = self.suspension()
 
-    def place_of(self, error: MachineError) -> str:
+    def line_of(self, error: MachineError) -> str:
         """The author's line that broke the rule; empty: there is none."""
-        visit = self.live.visit if self.live and self.called is self.state.visit else None
-        return author_place(error, visit, self.called)
+        visit = self.live.visit if self.live and self.called is self.declared.visit else None
+        return author_line_of(error, visit, self.called)
 
     def call(self, function: Callable[..., Any], *given: Any) -> Any:
         """Call an author's function, and remember that it was the last."""
         self.called = function
         if self.program.lens is not None:
             ends = function is self.machine.result
-            given = tuple(self.seen(one, ends=ends) if isinstance(one, Context) else one for one in given)
+            given = tuple(
+                self.through_lens(one, ends=ends) if isinstance(one, Context) else one for one in given
+            )
         return function(*given)
 
-    def seen(self, context: Context, *, ends: bool = False) -> Context:
+    def through_lens(self, context: Context, *, ends: bool = False) -> Context:
         """The context as an author's function is given it; `ends`: for `result`."""
         lens = self.program.lens
         return lens.context(context, self.snapshot.state, ends=ends) if lens else context
@@ -748,7 +763,7 @@ class Transition:
         """What the visit writes when it is told that the run ends."""
         if self.asked is None or self.snapshot.interrupted:
             return {}, ()
-        self.called = self.state.visit
+        self.called = self.declared.visit
         try:
             self.next_effect()
             assert self.live is not None
@@ -766,65 +781,65 @@ class Transition:
     # the visit
 
     @property
-    def state(self) -> State:
+    def declared(self) -> State:
         return self.machine.by_name[self.snapshot.state]
 
-    def shown(self) -> RunFacts:
+    def facts(self) -> RunFacts:
         s = self.snapshot
         return RunFacts(self.now, len(s.conversation), len(s.notes), s.heard, self.ledger)
 
     def run_view(self) -> Run:
         """What `run` shows now."""
         run = self.run_at(self.snapshot.entered)
-        _show(run, self.shown(), self.snapshot)
+        _set_facts(run, self.facts(), self.snapshot)
         return run
 
-    def run_at(self, shown: RunFacts) -> Run:
+    def run_at(self, facts: RunFacts) -> Run:
         p, s = self.program, self.snapshot
         counts = ReadOnlyDict(s.counts, "`run.counts`")
-        run = Run(p.options, p.prepared, p.input, self.state.name, s.step, s.visit, counts)
+        run = Run(p.options, p.prepared, p.input, self.declared.name, s.step, s.visit, counts)
         if p.lens:
             run = p.lens.run(run, s.state)
-        _show(run, shown, s)
+        _set_facts(run, facts, s)
         return run
 
-    def visit_begun(self) -> Live:
+    def live_visit(self) -> Live:
         """The live visit, else one that runs from its start."""
         if self.live is not None and self.live.fed != ENDED:
             return self.live
-        s, declared = self.snapshot, self.state
+        s, declared = self.snapshot, self.declared
         allowed = declared.reads if declared.enforce else frozenset(self.machine.context.model_fields)
 
         def refused(name: str) -> Exception:
             problem = f"the undeclared field {name!r} was read; declare it in the state's `reads`"
-            return self.broken(UndeclaredAccess, problem)
+            return self.rule_error(UndeclaredAccess, problem)
 
-        view = View(self.seen(s.entry_context), allowed, refused)
+        view = View(self.through_lens(s.entry_context), allowed, refused)
         run = self.run_at(s.entered)
         assert declared.visit is not None
         self.observe(None)
         visit = declared.visit(view, run)
         if not isinstance(visit, Generator):
-            visit = _returning(visit)
+            visit = _as_generator(visit)
         return Live(visit, view, run)
 
     def next_effect(self) -> Effect[Any]:
         """What the visit asks for after all its answers. Raises StopIteration with its outcome."""
         s = self.snapshot
-        self.live = live = self.visit_begun()
+        self.live = live = self.live_visit()
         try:
             if live.effect is None:
                 live.effect = next(live.visit)
             while live.fed < len(s.moments):
                 moment = s.moments[live.fed]
                 if _signature(live.effect) != moment.asked:
-                    raise self.broken(
+                    raise self.rule_error(
                         Drifted,
                         f"effect {live.fed + 1} of the visit is {_signature(live.effect)}; "
                         f"the first time it was {moment.asked}",
                     )
                 live.fed += 1
-                _show(live.run, moment.shown, s)
+                _set_facts(live.run, moment.facts, s)
                 if moment.keep:
                     move(live.view, live.view._context.after(moment.keep))
                 if isinstance(moment.answer, EffectFailed):
@@ -838,7 +853,9 @@ class Transition:
             fed, live.fed = live.fed, ENDED
             if fed < len(s.moments) and isinstance(error, StopIteration | AgentError):
                 asked, ended = s.moments[fed].asked, f"the visit ended after {fed} effects"
-                raise self.broken(Drifted, f"{ended}; the first time it asked for {asked} next") from error
+                raise self.rule_error(
+                    Drifted, f"{ended}; the first time it asked for {asked} next"
+                ) from error
             raise
         return live.effect
 
@@ -847,28 +864,32 @@ class Transition:
         if not isinstance(effect, Effect):
             shown = f"`{effect!r}`" if isinstance(effect, Doing) else type(effect).__name__
             how = f"; write `yield from {effect!r}`" if isinstance(effect, Doing) else ""
-            raise self.broken(EmptyVisit, f"the visit yielded {shown}; expected an effect{how}")
+            raise self.rule_error(EmptyVisit, f"the visit yielded {shown}; expected an effect{how}")
         members: tuple[Effect[Any], ...] = effect.effects if isinstance(effect, Together) else (effect,)
         if isinstance(effect, Together) and any(isinstance(m, AskModel) and not m.beside for m in members):
-            raise self.broken(UndeclaredAccess, "questions side by side must be `beside` the conversation")
+            raise self.rule_error(
+                UndeclaredAccess, "questions side by side must be `beside` the conversation"
+            )
         if isinstance(effect, Say):
             return
         for one in members:
             if not isinstance(one, tuple(declared.asks)):
                 name, where = type(one).__name__, "declare it in the state's `asks`"
-                raise self.broken(UndeclaredAccess, f"the undeclared effect {name} was asked for; {where}")
+                raise self.rule_error(
+                    UndeclaredAccess, f"the undeclared effect {name} was asked for; {where}"
+                )
             if declared.tools is not None and (extra := set(one.tools) - declared.tools):
                 problem = (
                     f"the undeclared tool {min(extra)!r} was asked for; declare it in the state's `tools`"
                 )
-                raise self.broken(UndeclaredAccess, problem)
+                raise self.rule_error(UndeclaredAccess, problem)
 
     def keep(self, effect: Say) -> None:
         """Take what a visit says and keeps."""
         self.check_writes(effect.keep)
         s = self.snapshot
         if len(s.moments) - s.calls >= self.program.effect_limit:
-            raise self.broken(
+            raise self.rule_error(
                 LimitExceeded, f"one visit said something more than {len(s.moments) - s.calls} times"
             )
         context = self.candidate(s.context, effect.keep)
@@ -894,8 +915,8 @@ class Transition:
                             *moments[number + 1 :],
                         )
                     break
-            self.effect_started = s.moments[-1].shown.now if s.moments else s.entered.now
-        moment = Moment(_signature(effect), answer, self.shown(), keep or {})
+            self.effect_started = s.moments[-1].facts.now if s.moments else s.entered.now
+        moment = Moment(_signature(effect), answer, self.facts(), keep or {})
         self.snapshot = replace(s, moments=(*moments, moment), calls=s.calls + (answer is not None))
 
     def label(self, sources: Iterable[LabelSource]) -> None:
@@ -919,22 +940,22 @@ class Transition:
         try:
             return patched(context, patch)
         except Misfit as error:
-            raise self.broken(BadPatch, f"the patch does not fit: {error}") from error
+            raise self.rule_error(BadPatch, f"the patch does not fit: {error}") from error
 
     def check_writes(self, patch: Patch) -> None:
         """A visit writes only what its state declares."""
-        if self.state.enforce and (extra := set(patch) - self.state.writes):
+        if self.declared.enforce and (extra := set(patch) - self.declared.writes):
             name, kind = min(extra), self.machine.context
             problem = f"the undeclared field {name!r} was written; declare it in the state's `writes`"
             if name not in kind.model_fields:
                 problem = f"{name!r} was written, which is no field of the context{nearest_field(kind, name)}"
-            raise self.broken(UndeclaredAccess, problem)
+            raise self.rule_error(UndeclaredAccess, problem)
 
     def check_own(self, patch: Patch) -> None:
         own = self.machine.writes
         if own is not None and (extra := set(patch) - own):
             problem = f"the machine itself may not write the field {min(extra)!r}; declare it in its `writes`"
-            raise self.broken(UndeclaredAccess, problem)
+            raise self.rule_error(UndeclaredAccess, problem)
 
     def own_patch(self, context: Context, patch: Patch) -> Context:
         """A patch of the machine itself, checked against the machine's own rights."""
@@ -953,7 +974,7 @@ class Transition:
     ) -> None:
         """Write down everything since the last record."""
         s, before = self.snapshot, self.logged
-        about: JsonObject = {} if self.state.enforce else {"enforce": False}
+        about: JsonObject = {} if self.declared.enforce else {"enforce": False}
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, to=to,
             reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
@@ -983,14 +1004,14 @@ class Transition:
         self.snapshot = replace(self.snapshot, seq=self.snapshot.seq + 1)
         self.logged = self.snapshot
 
-    def broken(self, kind: type[MachineError], problem: str) -> MachineError:
+    def rule_error(self, kind: type[MachineError], problem: str) -> MachineError:
         return kind(self.machine.name, self.snapshot.state, problem)
 
 
-def _show(run: Run, shown: RunFacts, s: Snapshot) -> None:
-    run.now, run.ledger = shown.now, shown.ledger
-    run.conversation = s.conversation.until(shown.said)
-    run.notes, run.inbox = s.notes[: shown.notes], s.notes[shown.heard : shown.notes]
+def _set_facts(run: Run, facts: RunFacts, s: Snapshot) -> None:
+    run.now, run.ledger = facts.now, facts.ledger
+    run.conversation = s.conversation.until(facts.said)
+    run.notes, run.inbox = s.notes[: facts.notes], s.notes[facts.heard : facts.notes]
     run.refused = s.refused
 
 
@@ -998,7 +1019,7 @@ def _signature(effect: Effect[Any]) -> str:
     return f"{effect.kind}:{effect.label}"
 
 
-def _returning(outcome: Any) -> Generator[Effect[Any], Any, VisitEnd]:
+def _as_generator(outcome: Any) -> Generator[Effect[Any], Any, VisitEnd]:
     return outcome  # type: ignore[no-any-return]  # checked by whoever receives it
     yield
 

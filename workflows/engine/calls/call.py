@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from activities.contracts import ToolResult
 from workflows.engine.calls.records import AnswerRecord, ToolCallRecord
 from workflows.engine.calls.run_calls import RunCalls
-from workflows.engine.calls.site import again
+from workflows.engine.calls.site import repeated_id
 
 __all__ = ["Call", "PersonsAnswer", "SandboxCall"]
 
@@ -55,7 +55,7 @@ class Call(Generic[R]):
     @property
     def activity_id(self) -> str:
         """Of the newest time that it is made."""
-        return again(self.name, self.record.again)
+        return repeated_id(self.name, self.record.again)
 
 
 class SandboxCall(Call[AnswerRecord]):
@@ -79,4 +79,4 @@ class PersonsAnswer(Call[AnswerRecord]):
     async def ask(self) -> None:
         """Ask, unless it is answered. Raises Preempted and RunEnds."""
         if self.record.answer is None:
-            self.calls.pending.end(self.name, await self.calls.decided(self.wanted, self.name))
+            self.calls.pending.end(self.name, await self.calls.ask_people(self.wanted, self.name))

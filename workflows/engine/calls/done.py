@@ -9,14 +9,14 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from activities.contracts import Compensated, CompensateInput, JsonObject, ToolCall, ToolResult
-from workflows.engine.calls.site import bounded, call_site
-from workflows.engine.calls.under_way import GivenOut, UnderWay
+from workflows.engine.calls.site import call_site, fitting_id
+from workflows.engine.calls.under_way import CallToBegin, UnderWay
 from workflows.engine.run_state import RunState
 from workflows.hosts import CallAnswer, CallSite
 from workflows.kernel.labels import NOT_MADE
 from workflows.people import DoneCall
 
-__all__ = ["DoneCalls", "compensation_text", "cut"]
+__all__ = ["DoneCalls", "compensation_text", "cut_arguments"]
 
 MAX_CALLS = 1000
 """That are kept."""
@@ -59,7 +59,7 @@ class DoneCalls:
         output = result.output if result else ""
         self.keep(
             activity_id=site.activity_id, tool=call.tool, effect=spec.effect, key=site.key,
-            arguments=call.arguments if spec.compensates else cut(call.arguments),
+            arguments=call.arguments if spec.compensates else cut_arguments(call.arguments),
             output=output if spec.compensates else output[:MAX_CHARS],
             error=result.error if result else "stopped: outcome unknown", undoable=spec.compensates,
         )  # fmt: skip
@@ -73,7 +73,7 @@ class DoneCalls:
         """Keep what an inner run did outside as done in the step that ran it."""
         s = self.run.suspension.snapshot
         for call in calls:
-            activity_id = bounded(f"{workflow_id}: {call.activity_id}")
+            activity_id = fitting_id(f"{workflow_id}: {call.activity_id}")
             self._keep(
                 call.model_copy(update={"step": s.step, "branch": s.branch, "activity_id": activity_id})
             )
@@ -83,12 +83,12 @@ class DoneCalls:
 
     def forget(self, activity_id: str) -> None:
         """The call did not take effect."""
-        self.calls[:] = [call for call in self.calls if call.activity_id != bounded(activity_id)]
+        self.calls[:] = [call for call in self.calls if call.activity_id != fitting_id(activity_id)]
 
     def correct(self, activity_id: str, result: ToolResult) -> None:
         """The call whose outcome was unknown returned this."""
         for number, call in enumerate(self.calls):
-            if call.activity_id == bounded(activity_id):
+            if call.activity_id == fitting_id(activity_id):
                 update = {"error": result.error, "output": result.output[:MAX_CHARS]}
                 self.calls[number] = call.model_copy(update=update)
 
@@ -101,7 +101,7 @@ class DoneCalls:
         site = call_site(
             run.identity, run.suspension, name, f"undo {call.tool} of {call.activity_id}", run.host.now()
         )
-        waiting = GivenOut(site.activity_id, site.title, limited=False, stoppable=False)
+        waiting = CallToBegin(site.activity_id, site.title, limited=False, stoppable=False)
         request = CompensateInput(
             tool=call.tool, arguments=call.arguments, output=call.output, key=call.key, attempts=ATTEMPTS
         )
@@ -123,7 +123,7 @@ def compensation_text(done: Compensated) -> str:
     return f"{'undone' if done.ok else 'not undone'}: {done.text}"
 
 
-def cut(arguments: JsonObject) -> JsonObject:
+def cut_arguments(arguments: JsonObject) -> JsonObject:
     """Arguments for people."""
     found: JsonObject = {}
     for name, value in arguments.items():

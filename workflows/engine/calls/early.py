@@ -60,7 +60,7 @@ class EarlyQuestions:
         self._reply = EarlyReply.model_validate(dump["reply"]) if dump["reply"] else None
         self._dropped = int(dump["dropped"])
 
-    def question_behind(
+    def question_after(
         self, name: str, effect: Effect[Any], suspension: Suspension, pending: PendingEffect, ask: Ask
     ) -> NextQuestion | None:
         """What the machine will ask a model after this call, if it is the last one of the effect."""
@@ -89,14 +89,14 @@ class EarlyQuestions:
 
         return question
 
-    def kept(self, result: ToolResult) -> tuple[ToolResult, dict[str, float]]:
+    def take_early_reply(self, result: ToolResult) -> tuple[ToolResult, dict[str, float]]:
         """The result alone, its early reply kept; and what questions have spent that got none."""
         if result.early is not None:
             self._reply = result.early
         spent: dict[str, float] = {"model_calls": result.unanswered} if result.unanswered else {}
         return result.model_copy(update={"early": None, "unanswered": 0}), spent
 
-    def answered(self, effect: AskModel, site: CallSite) -> tuple[CallSite, dict[str, float]]:
+    def use_reply(self, effect: AskModel, site: CallSite) -> tuple[CallSite, dict[str, float]]:
         """The site of a question with its reply, if that came early; and what another reply has cost."""
         early, self._reply = self._reply, None
         if early is None:
@@ -111,10 +111,10 @@ class EarlyQuestions:
         early, self._reply = self._reply, None
         return early.cost if early else {}
 
-    def ended(self, effect: Effect[Any], suspension: Suspension, now: float) -> float:
+    def end_time(self, effect: Effect[Any], suspension: Suspension, now: float) -> float:
         """When an effect ended that is answered now: tools had ended before the model began."""
         if self._reply is None or not isinstance(effect, CallTools):
             return now
         s = suspension.snapshot
-        shown = s.moments[-1].shown if s.moments else s.entered
-        return max(now - self._reply.reply.seconds, shown.now)
+        facts = s.moments[-1].facts if s.moments else s.entered
+        return max(now - self._reply.reply.seconds, facts.now)

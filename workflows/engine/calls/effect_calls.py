@@ -99,7 +99,7 @@ class EffectCalls:
 
         await self.run.wait_until(is_settled, "approval")
         for call in asked:
-            call.apply_decision(self.run.closed(call.record.request))
+            call.apply_decision(self.run.closed_request(call.record.request))
         if any(call.record.arguments is not None for call in self.tool_calls):  # a person gave others
             self.prepare()
 
@@ -146,7 +146,7 @@ class EffectCalls:
             return left
         return 0 if any(isinstance(one, InnerRun) for one in missing) else left // questions
 
-    # -- behind --------------------
+    # -- afterwards --------------------
 
     @property
     def unknown(self) -> PendingToolCall | None:

@@ -12,7 +12,7 @@ from activities.text import problems_text
 from workflows.api import AgentTask, RunResult
 from workflows.engine.calls.call import Call
 from workflows.engine.calls.records import AnswerRecord, StoppedRun
-from workflows.engine.calls.site import bounded
+from workflows.engine.calls.site import fitting_id
 from workflows.hosts import ChildRun
 from workflows.kernel.labels import from_run, lost_run
 from workflows.people import Bound
@@ -31,7 +31,7 @@ class InnerRun(Call[AnswerRecord]):
     def workflow_id(self) -> str:
         """The same each time that it is made."""
         me = self.run.identity
-        return bounded(f"{me.workflow_id}/{me.root[:8]}/{self.name}")
+        return fitting_id(f"{me.workflow_id}/{me.root[:8]}/{self.name}")
 
     async def perform(self) -> MachineEnded | EffectFailed:
         """Run it to its end."""
@@ -40,7 +40,7 @@ class InnerRun(Call[AnswerRecord]):
             return task
         me, workflow_id, under_way = self.run.identity, self.workflow_id, self.calls.under_way
         parents = (*me.parents, (me.workflow_id, me.origin))
-        title, ids = self.wanted.title[:200], self.run.senders.signed_ids
+        title, ids = self.wanted.title[:200], self.run.command_gate.signed_ids
         child = ChildRun(workflow_id, task, title, parents, ids, me.reset_since, self.wanted.roles)
         under_way.children[workflow_id] = {**task.limits.caps, "seconds": 0}
         try:

@@ -47,7 +47,7 @@ class Question(Call[AnswerRecord]):
     @property
     def effect(self) -> AskModel:
         """As it is asked: of the model that is available."""
-        return self.calls.fallbacks.asked(self.wanted)
+        return self.calls.fallbacks.as_asked(self.wanted)
 
     @property
     def failure(self) -> EffectFailed | None:
@@ -152,7 +152,7 @@ class Question(Call[AnswerRecord]):
             return EffectFailed(error="fatal", type=MODEL_REFUSED, message=text)
         return reply
 
-    # -- behind --------------------
+    # -- afterwards --------------------
 
     def make_again(self) -> None:
         """Ask again; what was tried in vain may work now."""
@@ -200,7 +200,7 @@ def _change_models(failed: Sequence[tuple[Question, EffectFailed]]) -> bool:
             continue
         role = calls.fallbacks.role(one.wanted)
         if role not in changes:  # side by side they were all asked the same model
-            changes[role] = calls.fallbacks.after(one.wanted, one.effect, failure, one.run.host.now())
+            changes[role] = calls.fallbacks.switch_model(one.wanted, one.effect, failure, one.run.host.now())
         if (change := changes[role]) and change.asked:
             one.make_again()
         else:

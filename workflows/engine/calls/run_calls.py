@@ -103,7 +103,7 @@ class RunCalls:
     def before_effect(self) -> None:
         """An effect is taken on: roles whose fallback was asked long enough have their own model again."""
         if not self.run.begun:
-            self.log_models(self.fallbacks.over(self.run.host.now()))
+            self.log_models(self.fallbacks.end_expired(self.run.host.now()))
 
     def log_models(self, changes: Sequence[ModelChange]) -> bool:
         """Other models are asked from now on. True: the questions that failed are asked again."""
@@ -145,16 +145,16 @@ class RunCalls:
         """What the host's call came to. A question whose reply came early has it already; a tool's call may
         bring the reply to the question after it."""
         if isinstance(call, AskModel):
-            site, dropped = self.early.answered(call, site)
+            site, dropped = self.early.use_reply(call, site)
             self.add_unbilled(dropped)
         elif isinstance(call, ToolInput) and isinstance(self.prepared, CallTools):
-            behind = self.early.question_behind(
+            following = self.early.question_after(
                 name, self.prepared, self.under_way.since, self.pending, self._ask_at_once
             )
-            site = replace(site, next_question=behind)
+            site = replace(site, next_question=following)
         answer = await self.run.host.perform(call, site)
         if isinstance(answer, ToolResult):
-            answer, unanswered = self.early.kept(answer)
+            answer, unanswered = self.early.take_early_reply(answer)
             self.add_unbilled(unanswered)
         return answer
 
@@ -162,7 +162,7 @@ class RunCalls:
         self, after: Suspension, effect: AskModel, now: float
     ) -> tuple[AskModel, CallSite] | None:
         """How the machine's next question is asked; None: calls are held back, or a summary comes first."""
-        asked = self.fallbacks.asked(effect, now)
+        asked = self.fallbacks.as_asked(effect, now)
         if self.under_way.is_held or self.compaction.is_due(after.snapshot.conversation, asked):
             return None
         return asked, self.question_site(after, after.snapshot.place, asked, now)
@@ -176,10 +176,10 @@ class RunCalls:
             )
             self.run.log_event("Labelled", reason=text, brings=brings)
 
-    async def decided(self, effect: AskPerson, name: str) -> PersonDecided:
-        """What people decide on a question of the machine. Raises as `RunState.closed`."""
+    async def ask_people(self, effect: AskPerson, name: str) -> PersonDecided:
+        """What people decide on a question of the machine. Raises as `RunState.closed_request`."""
         with self.under_way.shown(f"asking a person: {cut(effect.text, 120)}"):
-            return await self.run.decided(effect, name)
+            return await self.run.ask_people(effect, name)
 
     # -- the end of an effect --------------------
 

@@ -8,13 +8,13 @@ from typing import Any
 from workflows.hosts import CallSite, Identity
 from workflows.kernel.snapshot import Suspension
 
-__all__ = ["again", "bounded", "call_site"]
+__all__ = ["repeated_id", "fitting_id", "call_site"]
 
 MAX_ID_BYTES = 800
 """Of an id; the server takes 1000, and some get a suffix."""
 
 
-def bounded(name: str) -> str:
+def fitting_id(name: str) -> str:
     """The id; where it is too long for the server, its end is replaced by a digest."""
     raw = name.encode()
     if len(raw) <= MAX_ID_BYTES:
@@ -22,7 +22,7 @@ def bounded(name: str) -> str:
     return f"{raw[: MAX_ID_BYTES - 40].decode(errors='ignore')}~{hashlib.sha256(raw).hexdigest()[:32]}"
 
 
-def again(name: str, times: int) -> str:
+def repeated_id(name: str, times: int) -> str:
     """The id of a call that is made again, or of a request that is asked again there."""
     return f"{name}+{times}" if times else name
 
@@ -32,7 +32,7 @@ def call_site(
 ) -> CallSite:
     """Where a call is made; `now` in seconds since 1970."""
     s = suspension.snapshot
-    activity_id = bounded(name)
+    activity_id = fitting_id(name)
     key = f"{identity.workflow_id}/{identity.root}/{s.branch}/{activity_id}"
     left = suspension.ledger.at_least("seconds", now - s.began).left("seconds")
     return CallSite(activity_id, key, " ".join(title.split())[:200], left, **more)

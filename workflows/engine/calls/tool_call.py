@@ -20,11 +20,11 @@ from activities.contracts import (
     cost_of_tools,
 )
 from workflows.engine.calls.call import Call
-from workflows.engine.calls.done import cut
+from workflows.engine.calls.done import cut_arguments
 from workflows.engine.calls.records import NOT_MADE, ToolCallRecord
 from workflows.engine.calls.run_calls import RunCalls
 from workflows.engine.calls.site import call_site
-from workflows.engine.calls.under_way import GivenOut
+from workflows.engine.calls.under_way import CallToBegin
 from workflows.engine.run_state import Preempted
 from workflows.gate import texts
 from workflows.gate.approvals import RequiredApproval
@@ -139,12 +139,12 @@ class PendingToolCall(Call[ToolCallRecord]):
         """Its result; it is made unless it has ended. While no worker can begin it, it waits."""
         under_way, record, answer = self.calls.under_way, self.record, self.record.answer
         if answer is None:
-            given_out = GivenOut(self.name, self.call.title, record.void)
+            to_begin = CallToBegin(self.name, self.call.title, record.void)
             if (until := self.acts_until) is not None:
                 lost = "until then its lost worker may still make it"
                 text = f"{self.call.title} is made again at {texts.moment(until)}: {lost}"
-                await under_way.wait_for_lost(given_out, text, record.again + 1, until)
-            answer = await under_way.once_begun(given_out, lambda: under_way.when_free(self.perform()))
+                await under_way.wait_for_lost(to_begin, text, record.again + 1, until)
+            answer = await under_way.once_begun(to_begin, lambda: under_way.when_free(self.perform()))
             self.calls.pending.end(self.name, answer)
         return answer
 
@@ -193,13 +193,13 @@ class PendingToolCall(Call[ToolCallRecord]):
         me = self.run.identity
         if me.reset_since is None or self.record.again:
             return None
-        forms = (self.call.arguments, cut(self.call.arguments))
+        forms = (self.call.arguments, cut_arguments(self.call.arguments))
         keys = tuple(
             one.key for one in self.calls.done.calls if one.tool == self.call.tool and one.arguments in forms
         )
         return AfterReset(since=me.reset_since, run=f"{me.workflow_id}/{me.root}/", keys=keys)
 
-    # -- behind: an unknown outcome --------------------
+    # -- afterwards: an unknown outcome --------------------
 
     @property
     def is_unknown(self) -> bool:
@@ -244,10 +244,10 @@ class PendingToolCall(Call[ToolCallRecord]):
         made = call_site(run.identity, run_then, self.activity_id, "", now)
         site = call_site(run.identity, run_then, f"{self.activity_id}?", title, now)
         request = self._input(ReconcileInput, made.key, RETRIES)
-        given_out = GivenOut(self.name, site.title, self.record.void, limited=False)
+        to_begin = CallToBegin(self.name, site.title, self.record.void, limited=False)
         under_way = self.calls.under_way
         with under_way.shown(f"finding the outcome of {self.call.title}"):
-            found = await under_way.once_begun(given_out, lambda: run.host.perform(request, site))
+            found = await under_way.once_begun(to_begin, lambda: run.host.perform(request, site))
         self.record.reconciled = True
         return found if isinstance(found, Reconciled) else None
 

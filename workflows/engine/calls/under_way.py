@@ -16,7 +16,7 @@ from workflows.engine.calls.site import call_site
 from workflows.engine.run_state import RunState
 from workflows.kernel.snapshot import Suspension
 
-__all__ = ["GivenOut", "OutOfTime", "UnderWay", "is_out_of_time"]
+__all__ = ["CallToBegin", "OutOfTime", "UnderWay", "is_out_of_time"]
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class WaitingCall:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenOut:
+class CallToBegin:
     """A call that a worker may be unable to begin."""
 
     name: str
@@ -171,7 +171,7 @@ class UnderWay:
         return bool(self.waiting) and all(call.at is not None for call in self.waiting.values())
 
     async def once_begun(
-        self, call: GivenOut, give_out: Callable[[], Coroutine[Any, Any, T | NotBegun]]
+        self, call: CallToBegin, give_out: Callable[[], Coroutine[Any, Any, T | NotBegun]]
     ) -> T:
         """What a call gives, once a worker could begin it: until then it is given out again and again. Raises
         as `wait_for`."""
@@ -187,12 +187,12 @@ class UnderWay:
         self.waiting.pop(call.name, None)
         return found
 
-    async def wait_for_lost(self, call: GivenOut, text: str, attempt: int, until: float) -> None:
+    async def wait_for_lost(self, call: CallToBegin, text: str, attempt: int, until: float) -> None:
         """Wait until a lost call is surely over. Raises as `wait_for`."""
         self.run.log_event("CallWaits", reason=text)
         await self.wait_for(call, WaitingCall(text, attempt, until))
 
-    async def wait_for(self, call: GivenOut, waiting: WaitingCall) -> None:
+    async def wait_for(self, call: CallToBegin, waiting: WaitingCall) -> None:
         """Wait until its time has come. Raises OutOfTime if the call is `limited`, and
         asyncio.CancelledError if it is `stoppable` and calls are held back."""
         assert waiting.at is not None

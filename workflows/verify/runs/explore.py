@@ -29,7 +29,7 @@ from pydantic import BaseModel
 from activities.contracts import PersonDecided, ReadOnlyDict
 from activities.contracts.read_only import ReadOnlyList
 from workflows.kernel.context import Context
-from workflows.kernel.errors import InputRefused, MachineError, author_place, error_text
+from workflows.kernel.errors import InputRefused, MachineError, author_line_of, error_text
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Exit, state_name
 from workflows.kernel.properties import Moment, Property
@@ -298,9 +298,9 @@ class _Exploration:
         if node is not None and turn is not None:
             self._watched_until_raised(node, turn)
         if isinstance(error, MachineError):
-            self._violated(type(error).__name__, str(error), node, turn, place=error.place)
+            self._violated(type(error).__name__, str(error), node, turn, place=error.author_line)
         else:
-            place = author_place(error, None, None)
+            place = author_line_of(error, None, None)
             self._violated("no exception", error_text(error), node, turn, place=place)
 
     def _arrived(
@@ -370,7 +370,7 @@ class _Exploration:
     def _check_records(self, node: _Node | None, turn: Turn | None, after: Suspension) -> None:
         for record in after.records:
             if record.error and record.event not in ("Closed",):
-                self._violated(record.event, record.error, node, turn, place=after.place)
+                self._violated(record.event, record.error, node, turn, place=after.author_line)
             if record.to and record.event in {
                 kind.__name__ for kind in self.machine.rows.get(record.state, {})
             }:

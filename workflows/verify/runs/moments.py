@@ -8,7 +8,7 @@ from typing import Any
 
 from activities.contracts import Effect
 from workflows.kernel.context import Context
-from workflows.kernel.errors import author_place, error_text
+from workflows.kernel.errors import author_line_of, error_text
 from workflows.kernel.machine import COMMON_EXITS
 from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Snapshot, Suspension
@@ -107,7 +107,7 @@ def exit_problem(after: Suspension) -> tuple[str, str]:
 
 def bug_of(one: Property, moment: Moment, error: Exception) -> str:
     """What is wrong with a property, for its author."""
-    place = author_place(error, None, None)
+    place = author_line_of(error, None, None)
     return (
         f"the property {one.name!r} raised {error_text(error)}{f' ({place})' if place else ''}; "
         f"the moment: {moment.kind} in {moment.state}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from activities.contracts import Effect
 from workflows.engine.loop import Drive
-from workflows.kernel.errors import MachineError, author_place, error_text
+from workflows.kernel.errors import MachineError, author_line_of, error_text
 from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import advance
@@ -73,7 +73,7 @@ class Watch:
             return
         for record in after.records:
             if record.error and record.event != "Closed":
-                self._break(record.event, record.error, after.place)
+                self._break(record.event, record.error, after.author_line)
         name, detail = exit_problem(after)
         if name:
             self._break(name, detail)
@@ -82,9 +82,9 @@ class Watch:
     def raised(self, error: Exception) -> None:
         """The machine's code has raised this."""
         if isinstance(error, MachineError):
-            self._break(type(error).__name__, str(error), error.place)
+            self._break(type(error).__name__, str(error), error.author_line)
         else:
-            place = author_place(error, None, None)
+            place = author_line_of(error, None, None)
             self._break("no exception", error_text(error), place)
 
     def _note(self, before: tuple[Suspension, Turn] | None, after: Suspension) -> None:
