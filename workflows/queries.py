@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +25,7 @@ from workflows.api import (
     StepsPage,
     TranscriptPage,
 )
+from workflows.gate.texts import utc_text
 from workflows.kernel.calls import shortened
 from workflows.kernel.log import Record, lineage
 from workflows.people import EffectsPage, Request, RequestsPage
@@ -312,7 +312,9 @@ def _request_lines(request: Request) -> str:
         f"Who may decide: {_code(_deciders(request), 500)}"
         if request.approvers or request.quorum > 1
         else "",
-        "" if request.deadline is None else f"Until {_utc(request.deadline)}; then: {request.at_deadline}",
+        ""
+        if request.deadline is None
+        else f"Until {utc_text(request.deadline)}; then: {request.at_deadline}",
         f"One of: {', '.join(request.options)}. {how}",
     ]
     return "\n\n".join(line for line in lines if line)
@@ -327,10 +329,6 @@ def _first_decision(request: Request) -> dict[str, Any]:
     if verb == "topup":
         return {**decision, "amounts": {about.get("counter", "model_calls"): about.get("cap") or 1}}
     return decision
-
-
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _deciders(request: Request) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from activities.contracts.activities import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.answers import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.base import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.chain import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.characters import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.conversation import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.effects import *  # noqa: F403  # `__all__` there says which
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from activities.contracts.titles import *  # noqa: F403  # `__all__` there says which
 else:
     MODULES = (
-        "activities", "answers", "base", "characters", "conversation", "effects", "errors", "images",
+        "activities", "answers", "base", "chain", "characters", "conversation", "effects", "errors", "images",
         "labels", "paths", "patterns", "read_only", "schemas", "specs", "titles",
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 One database, one row per record and one per run; where there are keys, records, results and histories
 are encrypted. A run is named by its workflow id and the run id of its first execution, so a chain goes on
 through continue-as-new. Each record's hash is made from the hash before it and the record's plain JSON text,
-exactly as the kernel's log does it. The run's head is the last of these; the result of a run that is over is
+as the kernel's log does it. The run's head is the last of these; the result of a run that is over is
 one more link after it. Whoever reads a log or a result here has the whole chain checked; only a list, which
 shows of each run whether it reached its goal, does not.
 
@@ -13,7 +13,6 @@ with `~1`, `~2`, ... at its end. What the run of before the reset writes later g
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from activities.contracts.chain import link_text, next_hash
 from activities.store.blobs import StoreError
 from activities.store.database import Database, Execute, SqliteFile
 from activities.store.encryption import Keys, NotDecrypted
@@ -28,7 +28,7 @@ from activities.store.encryption import Keys, NotDecrypted
 if TYPE_CHECKING:  # a list reads the archive in less time than these take to be imported
     from activities.contracts import ArchiveRequest, JsonObject
 
-__all__ = ["SCHEMA", "Added", "Archive", "ArchivedEnd", "ChainBroken", "Run", "end_of", "text_of"]
+__all__ = ["SCHEMA", "Added", "Archive", "ArchivedEnd", "ChainBroken", "Run", "end_of"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs(
@@ -135,11 +135,11 @@ class Archive:
         Safe to repeat. Where the archive holds something else, both are kept: see the top of this file.
         """
         run, head = (part.workflow_id, part.run_id), part.after
-        result = None if part.result is None else text_of(part.result)
+        result = None if part.result is None else link_text(part.result)
         rows: list[tuple[Any, ...]] = []
         for record in part.records:
-            text = text_of(record)
-            head = _next_hash(head, text)
+            text = link_text(record)
+            head = next_hash(head, text)
             rows.append((*run, record["seq"], head, self._keys.seal_text(text)))
         with self.database.writing(_lock(run)) as execute:
             if events:
@@ -214,7 +214,7 @@ class Archive:
             execute(
                 "INSERT INTO attestations VALUES(?,?,?,?) ON CONFLICT (workflow_id, run_id, execution) "
                 "DO UPDATE SET json=excluded.json",
-                (*run, execution, self._keys.seal_text(text_of(signed))),
+                (*run, execution, self._keys.seal_text(link_text(signed))),
             )
 
     def attestations(self, workflow_id: str, run_id: str) -> dict[str, JsonObject]:
@@ -363,7 +363,7 @@ class Archive:
         with suppress(NotDecrypted):
             for expected, (seq, stored, sealed) in enumerate(rows):
                 text = self._keys.unseal_text(str(sealed))
-                head = _next_hash(head, text)
+                head = next_hash(head, text)
                 if (seq, stored) != (expected, head):
                     break
                 texts.append((seq, text))
@@ -414,24 +414,12 @@ def _object(text: object, what: str, workflow_id: str) -> JsonObject:
 
 def end_of(last: str, result: JsonObject | None) -> str:
     """The end of a chain whose last record has this hash."""
-    return _head(last, None if result is None else text_of(result))
-
-
-def text_of(value: object) -> str:
-    """The JSON text that pydantic makes of the record's model; the `json` module writes 1e-7 otherwise."""
-    from pydantic_core import to_json
-
-    return to_json(value, inf_nan_mode="null").decode()
-
-
-def _next_hash(previous: str, text: str) -> str:
-    """The same as `next_hash` of the kernel's log."""
-    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
+    return _head(last, None if result is None else link_text(result))
 
 
 def _head(last: str, result: str | None) -> str:
     """The end of a chain whose last record has this hash."""
-    return last if result is None else _next_hash(last, result)
+    return last if result is None else next_hash(last, result)
 
 
 def _held_hashes(execute: Execute, run: Run, rows: Sequence[tuple[Any, ...]]) -> dict[int, str]:

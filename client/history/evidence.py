@@ -21,10 +21,11 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ArchiveRequest, JsonObject
+from activities.contracts.chain import link_text
 from activities.evidence import verify_evidence
 from activities.evidence.events import as_sent, events_of, payloads_of, public_text, signed
 from activities.evidence.verify_evidence import NOT_OF_THE_AGENT, Json, canonical, chained, sha256
-from activities.store.archive import end_of, text_of
+from activities.store.archive import end_of
 from client.errors import RatchetError, UnknownRun, clear_errors
 from client.history.recorded import ARCHIVE, archive_requests
 from client.runs.connected import ConnectedReader
@@ -132,7 +133,7 @@ async def assembled(parts: RunParts, converter: DataConverter) -> Json:
             "records": list(log.records),
             "hashes": chained(log.records),
             "count": len(log.records),
-            "result": None if log.result is None else text_of(log.result),
+            "result": None if log.result is None else link_text(log.result),
         },
         "messages": {
             "items": messages,
@@ -248,9 +249,9 @@ async def _log(
         head, name = str(sent.result["log_head"]), str(sent.result["run_id"])
         replaced = await agents.archive.read(lambda archive: archive.records_up_to(head, run, name))
         if replaced or (sent.records and any(one["was_reset"] for one in ends)):
-            return KeptLog([*map(text_of, replaced)] or sent.records, sent.result)
+            return KeptLog([*map(link_text, replaced)] or sent.records, sent.result)
     if result is not None:
-        return KeptLog([*map(text_of, records)], result)  # if it is not the history's, the verifier says so
+        return KeptLog([*map(link_text, records)], result)  # if it is not the history's, the verifier says so
     if not executions and not records:
         raise UnknownRun(
             f"neither Temporal nor the archive knows run {run}, so there is no evidence of it; "
@@ -274,7 +275,7 @@ async def _sent_log(agents: ConnectedReader, run: str, executions: Sequence[Kept
     except Exception:  # noqa: BLE001  # a key or a store that is not here: the archive may have it
         return KeptLog([], None)
     is_whole = sorted(sent) == [*range(len(sent))]
-    return KeptLog([text_of(sent[seq]) for seq in sorted(sent)] if is_whole else [], result)
+    return KeptLog([link_text(sent[seq]) for seq in sorted(sent)] if is_whole else [], result)
 
 
 # -- what was sent, and to whom --------------------
@@ -314,7 +315,7 @@ async def _text(converter: DataConverter, event: HistoryEvent, name: str) -> tup
     payloads = payloads_of(event)
     if name == ARCHIVE:
         request = await _decoded(converter, payloads, ArchiveRequest)
-        log = chained(map(text_of, request.records), request.after)[-1:] or [request.after]
+        log = chained(map(link_text, request.records), request.after)[-1:] or [request.after]
         end = end_of(log[0], request.result)
         return canonical({"log": log[0], "result": request.result is not None, "end": end}), False
     if name == "inner_run":

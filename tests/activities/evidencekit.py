@@ -15,9 +15,10 @@ from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.contracts import ArchiveRequest
+from activities.contracts.chain import link_text
 from activities.evidence.events import attested
 from activities.evidence.verify_evidence import canonical, chained, head_of, sha256
-from activities.store.archive import end_of, text_of
+from activities.store.archive import end_of
 from client.history.evidence import KeptExecution, KeptLog, RunParts, assembled
 from tests.server.record import HISTORIES
 from workflows.certificate import CERTIFICATE, DIFFERS
@@ -73,9 +74,9 @@ def parts_of(names: Sequence[str], certificate: str | None = None, differs: Sequ
             proof = json.loads(certificate)
             carried = {**proof["subject"], "complete": proof["complete"], "digest": about[CERTIFICATE]}
             sent["result"]["task"]["certificate"] = carried
-            sent["result"]["log_head"] = chained(map(text_of, sent["records"]))[-1]
+            sent["result"]["log_head"] = chained(map(link_text, sent["records"]))[-1]
             payload_of(event).data = json.dumps(sent).encode()
-        records += map(text_of, sent["records"])
+        records += map(link_text, sent["records"])
         result = sent.get("result")
         run_id = history.events[0].workflow_execution_started_event_attributes.original_execution_run_id
         executions.append(KeptExecution(run_id, "server", history.events))

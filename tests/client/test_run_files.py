@@ -13,8 +13,9 @@ from typing import Any, Never
 
 import pytest
 
+from activities.contracts.chain import link_text
 from activities.settings import Settings
-from activities.store.archive import end_of, text_of
+from activities.store.archive import end_of
 from client.errors import NoWorker, UnknownRun, UsageError
 from client.runs.archived import ArchivedRuns, archive_opener
 from client.runs.files import RunFiles
@@ -188,7 +189,7 @@ async def test_server_is_asked_where_the_archived_result_is_of_another_form(
         other = {name: value for name, value in json.loads(text).items() if name != "ok"}
         file.execute(
             "UPDATE runs SET result = ?, head = ? WHERE workflow_id = ?",
-            (text_of(other), end_of(last, other), DONE),
+            (link_text(other), end_of(last, other), DONE),
         )
     for ask in (stopped(settings).result, stopped(settings).status):
         with pytest.raises(Asked):

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from activities.contracts.chain import next_hash
 from workflows.hosts.archive import verified_records
-from workflows.kernel.log import Record, chain, next_hash
+from workflows.kernel.log import Record, chain
 
 SMALL = Record(seq=0, machine="m", state="S", event="Started", counters={"usd": 5e-05, "seconds": 1e-07})
 VALUE: dict[str, Any] = json.loads(SMALL.model_dump_json())

@@ -260,7 +260,7 @@ def test_budget_line_of_wrap_up_shows_nothing_left() -> None:
 def test_node_visits_are_bounded_by_the_rounds() -> None:
     for rounds, visits in ((3, 25), (4, 26), (10, 50)):
         program = program_of(MACHINE, {"caps": {"decision_rounds": rounds}})
-        assert program.transition_limit == visits - 1
+        assert program.transition_limit() == visits - 1
 
 
 # -- one round (5.7) ------------------------------------------------------------------------------

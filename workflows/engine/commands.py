@@ -349,7 +349,9 @@ class CommandQueue:
         self.calls.abandon_effect(f"the run is rolled back to step {to_step}")
         undone = await self._compensated(to_step, queued.by) if queued.command.compensate else ()
         self.calls.forget_effect()
-        self.run.begin_anew(self._back(queued, records))
+        back = self._back(queued, records)
+        self.run.stuck.reset()
+        self.run.adopt(back)
         self.calls.label_summary()
         self._done(queued, f"Back at the beginning of step {to_step}.", undone)
 

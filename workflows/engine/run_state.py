@@ -135,7 +135,7 @@ class RunState:
         """When the newest record was written."""
         self._unpublished = suspension.records
         """Of the run's beginning: what a person sends before the loop runs comes after them."""
-        self._last_reason = ""
+        self.last_reason = ""
         """Of the newest transition."""
         me = {"workflow_id": identity.workflow_id, "origin": identity.origin}
         self.command_gate = CommandGate(
@@ -153,7 +153,7 @@ class RunState:
         self.stuck.load(values["stuck"])
         self.early_decisions = _DECISIONS.validate_python(values["early_decisions"])
         self.paused, self.interrupted_at = bool(values["paused"]), int(values["interrupted_at"])
-        self._last_reason = str(values["last_reason"])
+        self.last_reason = str(values["last_reason"])
         self.begun, self.beyond_price = dict(values["begun"]), dict(values["beyond_price"])
         self.limits_changed = int(values["limits_changed"])
 
@@ -166,7 +166,7 @@ class RunState:
             "early_decisions": _DECISIONS.dump_python(self.early_decisions, mode="json"),
             "paused": self.paused,
             "interrupted_at": self.interrupted_at,
-            "last_reason": self._last_reason,
+            "last_reason": self.last_reason,
             "begun": dict(self.begun),
             "beyond_price": dict(self.beyond_price),
             "limits_changed": self.limits_changed,
@@ -178,7 +178,7 @@ class RunState:
         """Take a move over."""
         self.suspension = suspension
         records, self._unpublished = (*self._unpublished, *suspension.records), ()
-        self._last_reason = next((r.summary for r in reversed(records) if r.to), self._last_reason)
+        self.last_reason = next((r.summary for r in reversed(records) if r.to), self.last_reason)
         self._last_at = records[-1].at if records else self._last_at
         self.host.publish(records)
 
@@ -211,16 +211,6 @@ class RunState:
     def labels(self) -> tuple[LabelSource, ...]:
         """What the run has read that is untrusted or private, and what brought it."""
         return self.suspension.snapshot.labels
-
-    @property
-    def last_reason(self) -> str:
-        """Of the newest transition."""
-        return self._last_reason
-
-    def begin_anew(self, suspension: Suspension) -> None:
-        """Go on from an earlier step."""
-        self.stuck.reset()
-        self.adopt(suspension)
 
     # -- the ledger --------------------
 

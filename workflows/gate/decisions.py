@@ -11,7 +11,6 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from activities.contracts import Frozen, JsonObject
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, person_label, reaches
 from workflows.gate.arguments import argument_problem, arguments_for, condition_problem
+from workflows.gate.texts import utc_text
 from workflows.kernel.canonical import canonical, digest_of
 from workflows.kernel.labels import names
 from workflows.people import Command, Decision, Group, People, Request, StandingApproval, same_person
@@ -219,9 +219,7 @@ def _check_still_asked(request: Request, decision: Decision, now: float) -> None
         vote = request.deciding_vote
         by = f" by {vote.by or 'somebody'}" if vote else ""
         ago = f"{max(now - request.closed, 0):.0f} s ago"
-        raise Refused(
-            f"{request.id} is closed: {request.outcome}{by} at {_time_text(request.closed)} ({ago})."
-        )
+        raise Refused(f"{request.id} is closed: {request.outcome}{by} at {utc_text(request.closed)} ({ago}).")
     if decision.digest != request.digest:
         raise Refused(
             f"Request {request.id} changed after you saw it (digest {request.digest}, not "
@@ -243,7 +241,7 @@ def _check_in_time(request: Request, decision: Decision, now: float) -> None:
     made_at = decision.made_at
     if decision.decision in IMMEDIATE:
         return
-    late = f"{request.id} was to be decided before {_time_text(request.deadline)}"
+    late = f"{request.id} was to be decided before {utc_text(request.deadline)}"
     if made_at is None:
         raise Refused(
             f"{late}; the run heard this decision later, and it does not say when it was made. A decision "
@@ -256,10 +254,6 @@ def _check_in_time(request: Request, decision: Decision, now: float) -> None:
             f"{late}; this decision says that it was made {request.created - made_at:.1f} s before "
             f"{request.id} was opened: set the clock of the computer that sends it."
         )
-
-
-def _time_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _check_fields(request: Request, decision: Decision) -> None:

@@ -31,7 +31,6 @@ __all__ = [
     "expiry",
     "interrupt",
     "limit",
-    "moment",
     "outcome_text",
     "outcome_unknown",
     "question",
@@ -42,6 +41,7 @@ __all__ = [
     "stuck_warning",
     "trouble",
     "unattended_text",
+    "utc_text",
     "within_bound",
 ]
 
@@ -111,7 +111,7 @@ def outcome_unknown(run: ToolCall, why: str, until: float | None = None) -> Topi
     """Did the call take effect? `until` then, in seconds since 1970, its lost worker may still make it."""
     look, again = "Look it up.", "now"
     if until is not None:
-        at = moment(until)
+        at = utc_text(until)
         look = f"Its worker was lost, and may still make it until {at}: look it up after that."
         again = f"at {at}, not before"
     return Topic(
@@ -127,7 +127,7 @@ def outcome_unknown(run: ToolCall, why: str, until: float | None = None) -> Topi
     )
 
 
-def moment(seconds: float) -> str:
+def utc_text(seconds: float) -> str:
     """A time as people read it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 

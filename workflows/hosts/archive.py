@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
-from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
+from activities.contracts.chain import link_text, next_hash
 from workflows.hosts.activities import answer_of, until_done
-from workflows.kernel.log import Record, chain, next_hash
+from workflows.kernel.log import Record, chain
 
 __all__ = ["RunLogWriter", "verified_records"]
 
@@ -68,7 +68,7 @@ class RunLogWriter:
             if size >= most:
                 break
             value = record.model_dump(mode="json")
-            text = _text(value)
+            text = link_text(value)
             before = self._unarchived[-1].head if self._unarchived else self.archived_head
             self._unarchived.append(Link(value, len(text), next_hash(before, text)))
             size += len(text)
@@ -177,12 +177,7 @@ def verified_records(values: Iterable[JsonObject], head: str) -> list[Record]:
     records, found = list[Record](), ""
     for value in values:
         records.append(Record.model_validate(value))
-        found = next_hash(found, _text(value))
+        found = next_hash(found, link_text(value))
         if found == head:
             return records
     raise ValueError("the archive's log differs from what this run wrote; nothing was done")
-
-
-def _text(value: JsonObject) -> str:
-    """What is hashed of a record."""
-    return to_json(value, inf_nan_mode="null").decode()

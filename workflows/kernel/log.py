@@ -6,7 +6,6 @@ The log only grows: a rollback or a fork is a record too, and says which of thos
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 # modules of the vocabulary, not all of it: commands that read a log start with this page
 from activities.contracts.base import Frozen, JsonObject, added
+from activities.contracts.chain import next_hash
 from activities.contracts.conversation import Message
 from activities.contracts.labels import LabelSource
 
@@ -37,7 +37,6 @@ __all__ = [
     "chain",
     "checkpoints",
     "lineage",
-    "next_hash",
 ]
 
 STARTED = "Started"
@@ -290,11 +289,6 @@ def checkpoints(records: Iterable[Record]) -> tuple[Checkpoint, ...]:
             number = record.step + 1
             found[number] = Checkpoint(number, record.seq, record.to, record.at, record.reopens)
     return tuple(found.values())
-
-
-def next_hash(previous: str, text: str) -> str:
-    """The hash of a record in its chain, from its JSON: 64 hexadecimal characters."""
-    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
 def chain(records: Iterable[Record], head: str = "") -> str:

@@ -78,14 +78,9 @@ class Program:
         """Labels of what the run begins with."""
         return self.labels.of_input(self.labels_above)
 
-    @property
-    def transition_limit(self) -> int:
-        """Transitions that a run may make whose answer need not be asked for again."""
-        return self.transition_limit_after(0)
-
-    def transition_limit_after(self, refused: int) -> int:
-        """The same for a run with so many refused answers: each is one more way through the machine's states,
-        which its own limit knows nothing of."""
+    def transition_limit(self, refused: int = 0) -> int:
+        """Transitions that a run may make with so many refused answers: each is one more way through the
+        machine's states, which its own limit knows nothing of."""
         own = self.machine.max_transitions
         limit = (own(self.options) if callable(own) else own) + refused * len(self.machine.rows)
         return limit if self.max_transitions is None else min(limit, self.max_transitions)

@@ -478,7 +478,7 @@ class Transition:
                 NoTransition,
                 f"{type(event).__name__} came; expected {expected}, or a row of the table for it",
             )
-        limit = self.program.transition_limit_after(s.refused)
+        limit = self.program.transition_limit(s.refused)
         if s.transitions >= limit and target not in self.machine.final:
             self.close(
                 "max_transitions", f"{limit} transitions were made; `max_transitions` is {limit}", "kernel"
@@ -530,7 +530,7 @@ class Transition:
         if find is None:
             self.not_again = f"the machine {machine.name} has neither `on_refused` nor `on_reopen`"
             return None
-        limit = self.program.transition_limit_after(s.refused + 1)
+        limit = self.program.transition_limit(s.refused + 1)
         if s.transitions >= limit:
             self.not_again = f"{s.transitions} transitions were made; `max_transitions` is {limit}"
             return None

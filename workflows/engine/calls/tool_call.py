@@ -142,7 +142,7 @@ class PendingToolCall(Call[ToolCallRecord]):
             to_begin = CallToBegin(self.name, self.call.title, record.void)
             if (until := self.acts_until) is not None:
                 lost = "until then its lost worker may still make it"
-                text = f"{self.call.title} is made again at {texts.moment(until)}: {lost}"
+                text = f"{self.call.title} is made again at {texts.utc_text(until)}: {lost}"
                 await under_way.wait_for_lost(to_begin, text, record.again + 1, until)
             answer = await under_way.once_begun(to_begin, lambda: under_way.when_free(self.perform()))
             self.calls.pending.end(self.name, answer)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -31,7 +30,7 @@ from workflows.verify.policy.ranges import (
     may_be_number,
     range_text,
 )
-from workflows.verify.policy.schemas import Value, Values, names_in
+from workflows.verify.policy.schemas import Value, Values, exact_number, names_in
 
 __all__ = ["RunPolicy", "after_label", "call_sets", "newly_allowed", "other_requests", "useless_rules"]
 
@@ -191,13 +190,13 @@ class ToolCalls:
         each = []
         for name, most in rule.at_most.sum.items() if rule.at_most else ():
             value = self.call.inner(name)
-            amount = z3.And(value.number >= 0, value.number <= _real(most))
+            amount = z3.And(value.number >= 0, value.number <= exact_number(most))
             each.append(z3.And(self.call.has(name), value.is_a("number"), amount))
         return z3.And(each)
 
     def fits(self, rule: ApprovalRule, run: RunPolicy) -> Any:
         """The calls that a rule of this policy fits which is about the tool."""
-        each = [z3.BoolVal(True) if rule.cost_above is None else self.spent > _real(rule.cost_above)]
+        each = [z3.BoolVal(True) if rule.cost_above is None else self.spent > exact_number(rule.cost_above)]
         each += [run.has(label, self.labels[label]) for label in rule.after]
         if more := {name: getattr(rule, name) for name in sorted(rule.model_fields_set - TRANSLATED)}:
             each.append(self._values.unknown_fact(self.call, "rule", more, "it is not translated"))
@@ -544,15 +543,11 @@ def _mapping(schema: Any) -> Mapping[str, Any]:
 
 def _number_within(cell: Cell, number: Any) -> Any:
     if cell.kind == "value":
-        return number == _real(cell.value)
-    above = [] if cell.low is None else [number > _real(cell.low)]
-    below = [] if cell.high is None else [number < _real(cell.high)]
+        return number == exact_number(cell.value)
+    above = [] if cell.low is None else [number > exact_number(cell.low)]
+    below = [] if cell.high is None else [number < exact_number(cell.high)]
     return z3.And(*above, *below)
 
 
 def _is_true(model: Any, formula: Any) -> bool:
     return bool(z3.is_true(model.eval(formula, model_completion=True)))
-
-
-def _real(number: float) -> Any:
-    return z3.RealVal(str(Fraction(number)))

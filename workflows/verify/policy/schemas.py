@@ -19,7 +19,7 @@ from activities.contracts import PATH_FORMATS, PATTERN_STEPS, compiled
 from workflows.gate.arguments import KIND_OF
 from workflows.verify.policy.patterns import Untranslatable, matching, solver_text
 
-__all__ = ["ITEMS", "TYPES", "Value", "Values", "names_in"]
+__all__ = ["ITEMS", "TYPES", "Value", "Values", "exact_number", "names_in"]
 
 ITEMS = 3
 """Items of a list that the solver looks at; what a longer one has is unknown."""
@@ -189,7 +189,7 @@ class _Translation:
         if key in COMPARED:
             if isinstance(wanted, bool):
                 raise Untranslatable("it is no number")
-            return COMPARED[key](value, _real(wanted))
+            return COMPARED[key](value, exact_number(wanted))
         if key in SIZES:
             return SIZES[key](value, int(wanted))
         if key in NOT_TRANSLATED:
@@ -215,7 +215,7 @@ class _Translation:
         if isinstance(wanted, bool):
             return z3.And(value.is_a("boolean"), value.flag == wanted)
         if isinstance(wanted, int | float):
-            return z3.And(value.is_a("number"), value.number == _real(wanted))
+            return z3.And(value.is_a("number"), value.number == exact_number(wanted))
         if isinstance(wanted, str):
             return z3.And(value.is_a("string"), value.text == solver_text(wanted))
         if isinstance(wanted, list | tuple):
@@ -257,7 +257,7 @@ class _Translation:
     def _multiple_of(self, wanted: Any, value: Value, schema: Any) -> Any:
         if isinstance(wanted, float):  # production divides floats, which rounds
             raise Untranslatable("a fraction")
-        return z3.IsInt(value.number / _real(wanted))
+        return z3.IsInt(value.number / exact_number(wanted))
 
     def _pattern(self, wanted: Any, value: Value, schema: Any) -> Any:
         try:
@@ -366,6 +366,6 @@ SIZES: Mapping[str, Callable[[Value, int], Any]] = {
 }
 
 
-def _real(number: float) -> Any:
+def exact_number(number: float) -> Any:
     """Exactly this number: 0.1 is the float that production compares with."""
     return z3.RealVal(str(Fraction(number)))

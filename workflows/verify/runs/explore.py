@@ -553,7 +553,7 @@ class _Exploration:
         is_round = len(ready) < len(self.came_from)
         # what a last answer makes beyond its place is at most one transition for each state
         most = max(longest.values(), default=0) + len(self.machine.by_name)
-        self.found.transitions, self.found.limit = None if is_round else most, self.program.transition_limit
+        self.found.transitions, self.found.limit = None if is_round else most, self.program.transition_limit()
 
     def _goes_round(self, key: bytes, turns: tuple[Turn, ...]) -> None:
         way = self._way(key)
