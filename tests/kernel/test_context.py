@@ -224,7 +224,7 @@ def test_sum_of_prices_never_passes_a_cap_by_rounding(prices: list[float]) -> No
 
 
 def test_time_never_falls_and_scopes_are_counted_apart() -> None:
-    ledger = Ledger().at_least("seconds", 5).at_least("seconds", 3).charge({"tools": 1}, "run", "stage")
+    ledger = Ledger().with_seconds(5).with_seconds(3).charge({"tools": 1}, "run", "stage")
     assert ledger.spent == {"seconds": 5, "run/tools": 1, "stage/tools": 1}
 
 

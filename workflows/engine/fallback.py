@@ -72,8 +72,7 @@ class Fallbacks:
         """Questions of the pending effect that failed, and no other model is left to ask: how, by name."""
 
     def as_asked(self, effect: AskModel, now: float = 0) -> AskModel:
-        """The question as it is asked: its role is that of the model. `now`: a time at which the first model
-        may be asked again."""
+        """The question with the role of the model that is asked. At `now` a fallback may have expired."""
         standing = self._standing.get(self.role(effect))
         if standing is None or now >= standing.until:
             return effect
@@ -86,7 +85,7 @@ class Fallbacks:
     def switch_model(
         self, effect: AskModel, asked: AskModel, failure: EffectFailed, now: float
     ) -> ModelChange | None:
-        """What follows when `effect` failed, as it was asked; None: its model has no fallback."""
+        """Have the next model asked: `effect` failed, as it was asked. None: its model has no fallback."""
         role, left = self.role(effect), self.role(asked)
         names = (role, *self._models[role].fallback)
         if len(names) == 1:
@@ -104,7 +103,7 @@ class Fallbacks:
         return ModelChange(role=role, left=left, asked=asked, models=models, why=why)
 
     def end_expired(self, now: float) -> list[ModelChange]:
-        """The roles whose own model is asked again from now on."""
+        """End the fallbacks whose time is over: these roles' own models are asked again."""
         ended = {role: one for role, one in self._standing.items() if now >= one.until}
         for role in ended:
             del self._standing[role]

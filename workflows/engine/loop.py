@@ -268,7 +268,7 @@ class Drive:
         if run.limits_changed == limits_changed:
             # A call ends a moment before the time of the run, to say why. That is no time for another.
             ledger = run.suspension.ledger
-            ledger = ledger.at_least("seconds", ledger.caps["seconds"])
+            ledger = ledger.with_seconds(ledger.caps["seconds"])
             run.suspension = replace(run.suspension, ledger=ledger)
         calls.make_again()
         self.calls.charge_unbilled()

@@ -424,7 +424,7 @@ class RunState:
         return request
 
     async def ask_people(self, effect: AskPerson, name: str) -> PersonDecided:
-        """What people decide on a question of the machine. Raises as `closed_request`."""
+        """Ask people the question of the machine; what they decide. Raises as `closed_request`."""
         request = await self.ask(texts.question(effect), name)
         if request is None:
             return PersonDecided(decision="unavailable", text="nobody can be asked")

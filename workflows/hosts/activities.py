@@ -92,7 +92,7 @@ CANCEL_AND_WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 STORE_ERRORS = {"KeyMissing", "NotDecrypted", "BlobMissing", "BlobDamaged", "StoreUnavailable"}
 """Types of errors with which a worker that cannot read a value fails; see `activities/store`."""
 BLOB_ERRORS = {"BlobMissing", "BlobDamaged"}
-"""Those of blobs that must be restored; an activity that needs one fails with them, too."""
+"""Errors about a blob that somebody must restore. Activities raise them, too."""
 CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
 
 
@@ -189,8 +189,8 @@ class Performer:
 
     async def describe_tools(self) -> Digests | None:
         """Learn the specs of the task's tools. They enter the history and go on with the run, so that a tool
-        that changes later cannot break it. Gives what the worker has, in digests, where the task has a
-        certificate and the worker the machine. Raises InvalidTask.
+        that changes later cannot break it. Returns the worker's digests if the task has a certificate and the
+        worker has its machine. Raises InvalidTask.
 
         An activity of its own is needed only where no question brings them. Never a local one: where a query
         or message comes while one is under way, Temporal replays its end elsewhere, and the run would not
@@ -441,9 +441,8 @@ class Performer:
 
 
 async def _execute_when_readable(name: str, request: BaseModel, **more: Any) -> Any:
-    """As `workflow.execute_activity`. While its worker cannot read the request, because it lacks a key or a
-    blob, it was not begun, and is given out again, until `schedule_to_close_timeout` is over for all of them:
-    then it fails as `deadline`."""
+    """Execute an activity; give it out again while its worker lacks a key or a blob.
+    `schedule_to_close_timeout` limits all of it, then it fails as `deadline`."""
     pause, began = 2.0, workflow.now()
     within: timedelta | None = more.pop("schedule_to_close_timeout", None)
     left = within

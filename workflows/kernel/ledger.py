@@ -72,12 +72,12 @@ class Ledger(Frozen):
         """With a reservation taken back: its call is not made, or is made again."""
         return self.charge({counter: -amount for counter, amount in amounts.items()})
 
-    def at_least(self, counter: str, amount: float) -> Ledger:
-        """With the counter raised to this amount; it never falls. For time."""
-        amount = round(float(amount), 3)
-        if amount <= self.spent.get(counter, 0):
+    def with_seconds(self, seconds: float) -> Ledger:
+        """With the counter `seconds` raised to this; it never falls."""
+        seconds = round(float(seconds), 3)
+        if seconds <= self.spent.get("seconds", 0):
             return self
-        return self._with("spent", {**self.spent, counter: amount})
+        return self._with("spent", {**self.spent, "seconds": seconds})
 
     def credit(self, amounts: Mapping[str, float]) -> Ledger:
         """With caps raised by these amounts: a top-up. A counter without a cap stays without."""

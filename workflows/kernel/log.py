@@ -125,8 +125,8 @@ class Record(Frozen):
     step: int = 0
     """How many steps had begun (entries of the machine's step state)."""
     of_step: int = 0
-    """The step that it tells of. What comes before the first step belongs to that; a reply that leads to a
-    step state which asks no model itself, to the step that begins with it. 0: the run's beginning."""
+    """The step that it belongs to; 0: the run's beginning. Records before the first step belong to step 1. A
+    reply that leads to a step state without a question belongs to the step that begins there."""
     visit: int = 0
     """Number of the visit in which it happened; never falls."""
     reads: tuple[str, ...] = ()
@@ -214,8 +214,8 @@ class LoggedStep:
 
 
 def began(record: Record, before: Record | None) -> float:
-    """When what a record tells of began, in seconds since 1970: the visit in which it happened may be older
-    than the record `before` it in the log."""
+    """When this record's work began, in seconds since 1970: its visit, or the record `before` it if that is
+    later."""
     return max(record.started, before.at if before else 0)
 
 
@@ -225,8 +225,8 @@ def seconds_called(record: Record, before: Record | None) -> float:
 
 
 def by_step(records: Iterable[Record]) -> tuple[LoggedStep, ...]:
-    """The log by the steps that hold, in order. What was spent in steps that a rollback has left is in none;
-    of a log that does not begin with the run's first record, neither is what was spent before."""
+    """The log by the steps that hold, in order. What was spent in steps that a rollback has left is in none.
+    If the log lacks its beginning, what was spent there is in no step."""
     every = tuple(records)
     spent: dict[int, dict[str, float]] = {}
     earlier = {one.seq: before for one, before in zip(every, (None, *every), strict=False)}

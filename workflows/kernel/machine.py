@@ -350,9 +350,9 @@ class Machine:
     caps: Callable[[Any], Mapping[str, int]] | None = None
     """options -> counter of `counts` -> most entries; others have `max_transitions`."""
     most_calls: Callable[[Any, float], float] | None = None
-    """(options, replies) -> the most calls of tools that one run makes by itself, inner runs and all, when
-    models reply so often; both may be infinite. Where answers are asked for again, it is that of each part of
-    a run that ends in an answer. None: it is not known. `ratchet verify agent` counts with it."""
+    """(options, replies) -> the most tool calls of one run, inner runs included, when models reply so often.
+    Infinite is allowed. If answers are asked for again, it counts each attempt at an answer. None: unknown.
+    `ratchet verify agent` uses it."""
     roles: tuple[str, ...] = ("default",)
     """Model roles that the machine uses; only `default` must be given."""
     plain_replies: bool = True

@@ -343,7 +343,7 @@ class Transition:
     def __init__(self, program: Program, snapshot: Snapshot, ledger: Ledger, now: float) -> None:
         self.program, self.machine = program, program.machine
         self.snapshot, self.now = snapshot, float(now)
-        self.ledger = ledger.at_least("seconds", now - snapshot.began)
+        self.ledger = ledger.with_seconds(now - snapshot.began)
         self.records: list[Record] = []
         self.live: Live | None = None
         self.asked: Effect[Any] | None = None
@@ -362,7 +362,7 @@ class Transition:
         """The author's function that was called last: what is wrong then came from it."""
         self.author_line = ""
         self.not_again = ""
-        """Why an answer that does not fit is not asked for again, where the number of answers is not why."""
+        """Why no further answer is asked for. Empty if too many were given, or the end gives none."""
 
     @classmethod
     def of(cls, suspension: Suspension, now: float) -> Transition:
@@ -497,8 +497,8 @@ class Transition:
     # the answer
 
     def ask_again(self, context: Context, target: str, reads: tuple[str, ...]) -> bool:
-        """In place of ending in `target`, the run goes on, because its answer does not fit: a note tells the
-        model, and the machine goes to where it continues after an end. False: it ends."""
+        """Go on instead of ending in `target` if the answer does not fit. A note tells the model. False: the
+        run ends."""
         s, form = self.snapshot, self.program.form
         if form is None:
             return False
@@ -521,7 +521,7 @@ class Transition:
         return True
 
     def where_to_ask_again(self, context: Context) -> tuple[str, Context] | None:
-        """The state in which an answer is asked for again behind this end, and the context there. None: this
+        """The state in which an answer is asked for again after this end, and the context there. None: this
         end gives no answer, enough were given, or `not_again` says why not."""
         s, machine = self.snapshot, self.machine
         find = machine.on_refused or machine.on_reopen
@@ -542,13 +542,12 @@ class Transition:
         return None if self.not_again else again
 
     def used_up_from(self, state: str) -> str:
-        """Which counters are used up of this state and of those that may follow it: to go on might break a
-        rule."""
+        """The counters without an entry left, of this state or one after it. Empty: the run can go on."""
         counts, machine = self.snapshot.counts, self.machine
         caps = machine.caps(self.program.options) if machine.caps else {}
-        behind = {machine.by_name[name].counts for name in reachable({state}, machine.rows)}
+        ahead = {machine.by_name[name].counts for name in reachable({state}, machine.rows)}
         full = [
-            counter for counter, most in caps.items() if counter in behind and counts.get(counter, 0) >= most
+            counter for counter, most in caps.items() if counter in ahead and counts.get(counter, 0) >= most
         ]
         return ", ".join(f"`{counter}` is used up ({caps[counter]})" for counter in full)
 
@@ -648,9 +647,9 @@ class Transition:
         migration. Nobody is asked before it. `point` is the record that led there; none of a migration.
         `migrated`: the snapshot comes from a log of another version of the machine.
 
-        The snapshot's context is that with which its state was entered, so `entry` has had its turn and the
-        invariant held. What `on_rollback` writes is held to the invariant. The state after an end was not
-        entered before: it is counted, even beyond its cap, and its `entry` and invariant apply.
+        The state was entered before, so `entry` and the invariant are not applied again. They apply after an
+        end, which also counts as a new entry beyond any cap. What `on_rollback` writes must keep the
+        invariant.
         """
         machine, context, target = self.machine, then.context, then.state
         begins = self.begins_step(target)

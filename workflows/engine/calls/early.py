@@ -35,8 +35,8 @@ MAX_DROPPED = 3
 """After three dropped replies a run stops asking early: its questions cannot be predicted. A person's message
 drops one at times."""
 LONG_VISIT = 20
-"""Answers of a visit. To find the question after a call the visit is run again over them, in the worker's
-event loop: after a thousand calls of one block of code that takes 50 ms for each."""
+"""No early question after so many answers in one visit. The visit is run again over all of them in the event
+loop; a thousand cost 50 ms for each call."""
 
 Ask = Callable[[Suspension, AskModel, float], tuple[AskModel, CallSite] | None]
 """How a question is asked by a run at this point and time; None: something else comes first."""
@@ -90,14 +90,15 @@ class EarlyQuestions:
         return question
 
     def take_early_reply(self, result: ToolResult) -> tuple[ToolResult, dict[str, float]]:
-        """The result alone, its early reply kept; and what questions have spent that got none."""
+        """Keep a result's early reply. The result alone, and what questions have spent that got none."""
         if result.early is not None:
             self._reply = result.early
         spent: dict[str, float] = {"model_calls": result.unanswered} if result.unanswered else {}
         return result.model_copy(update={"early": None, "unanswered": 0}), spent
 
     def use_reply(self, effect: AskModel, site: CallSite) -> tuple[CallSite, dict[str, float]]:
-        """The site of a question with its reply, if that came early; and what another reply has cost."""
+        """Take the reply that came early, or drop it if it answers another question. The site with its reply,
+        and what a dropped one has cost."""
         early, self._reply = self._reply, None
         if early is None:
             return site, {}
@@ -112,7 +113,7 @@ class EarlyQuestions:
         return early.cost if early else {}
 
     def end_time(self, effect: Effect[Any], suspension: Suspension, now: float) -> float:
-        """When an effect ended that is answered now: tools had ended before the model began."""
+        """When the effect ended. With an early reply the tools ended before the model began."""
         if self._reply is None or not isinstance(effect, CallTools):
             return now
         s = suspension.snapshot

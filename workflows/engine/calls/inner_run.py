@@ -92,7 +92,7 @@ class InnerRun(Call[AnswerRecord]):
         under_way = self.calls.under_way
         spent = added(self.calls.pending.spent, *under_way.children.values())
         began = under_way.since.snapshot.began
-        ledger = under_way.since.ledger.at_least("seconds", self.run.host.now() - began).charge(spent)
+        ledger = under_way.since.ledger.with_seconds(self.run.host.now() - began).charge(spent)
         shares = max(under_way.siblings, 1)
         under_way.siblings -= 1
         return {name: ledger.left(name) / (1 if name == "seconds" else shares) for name in ledger.caps}

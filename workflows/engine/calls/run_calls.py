@@ -177,7 +177,7 @@ class RunCalls:
             self.run.log_event("Labelled", reason=text, brings=brings)
 
     async def ask_people(self, effect: AskPerson, name: str) -> PersonDecided:
-        """What people decide on a question of the machine. Raises as `RunState.closed_request`."""
+        """Ask people the question of the machine; what they decide. Raises as `RunState.closed_request`."""
         with self.under_way.shown(f"asking a person: {cut(effect.text, 120)}"):
             return await self.run.ask_people(effect, name)
 

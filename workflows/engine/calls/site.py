@@ -34,5 +34,5 @@ def call_site(
     s = suspension.snapshot
     activity_id = fitting_id(name)
     key = f"{identity.workflow_id}/{identity.root}/{s.branch}/{activity_id}"
-    left = suspension.ledger.at_least("seconds", now - s.began).left("seconds")
+    left = suspension.ledger.with_seconds(now - s.began).left("seconds")
     return CallSite(activity_id, key, " ".join(title.split())[:200], left, **more)

@@ -34,7 +34,7 @@ class OutOfTime(Exception):
 
 def is_out_of_time(suspension: Suspension, now: float) -> bool:
     """The run has a limit of seconds, and has reached it."""
-    ledger = suspension.ledger.at_least("seconds", now - suspension.snapshot.began)
+    ledger = suspension.ledger.with_seconds(now - suspension.snapshot.began)
     return ledger.breach({"seconds": 0}) is not None
 
 

@@ -124,9 +124,9 @@ class React(Context):
     rolled_back: tuple[int, int] | None = None
     """How many steps there were before the newest rollback, and the last step that it kept."""
     cache: tuple[CachedReply, ...] = ()
-    """The replies so far (R-000-5). A conversation only grows, so that none of them is met again..."""
+    """Every reply so far (R-000-5)."""
     again: dict[str, CachedReply] = {}
-    """... but those that a rollback has left behind, by the digest of the prompt."""
+    """Replies that a rollback left behind, by the digest of their prompt: only these can be met again."""
     terminated: bool = False
     exit_reason: str = ""
     error: str = ""

@@ -343,7 +343,7 @@ MACHINE = Machine(
     on_error=on_error,
     result=result,
     prepare=lambda options, extensions: Policies.of(options.policies, extensions),
-    # Two for each calls, and one before the first.
+    # Two transitions for each round of calls, and one before the first.
     max_transitions=lambda options: 2 * options.max_iterations + 1,
     caps=lambda options: {"iterations": options.max_iterations},
     most_calls=lambda options, replies: options.max_calls_per_reply * min(options.max_iterations, replies),
