@@ -70,7 +70,7 @@ def carried(old: Requests) -> Requests:
 def ask(at: Requests, activity: str = "act#1:1", *, now: float = 0, **arguments: Any) -> Request:
     """Ask whether `pay` may be called."""
     run = call(**(arguments or {"amount": 5}))
-    required = at.required_approval(run, spent_usd=0)
+    required = at.approval_for(run, spent_usd=0)[0]
     assert required is not None
     return at.open(approval(run), position(activity), now=now, required=required)
 

@@ -90,7 +90,7 @@ def happen(at: Requests, name: str, now: float) -> None:
     elif name == "withdraw":
         at.withdraw(now, "a rollback")
     for number, amount in enumerate(AMOUNTS) if name == "ask" else ():
-        if at.required_approval(call(amount=amount), spent_usd=0):
+        if at.approval_for(call(amount=amount), spent_usd=0)[0]:
             ask(at, f"act#{number}", now=now, amount=amount)
 
 
@@ -159,8 +159,8 @@ def test_the_validator_says_what_the_handler_does(group: dict[str, Any], script:
 @given(groups, scripts, st.sampled_from(AMOUNTS))
 def test_no_call_passes_that_nobody_approved(group: dict[str, Any], script: list[Any], amount: int) -> None:
     at, _ = played(group, script)
-    by = at.earlier_approvers(call(amount=amount), spent_usd=0)
-    assert bool(by) is (at.required_approval(call(amount=amount), spent_usd=0) is None)
+    required, by = at.approval_for(call(amount=amount), spent_usd=0)
+    assert bool(by) is (required is None)
     granting = [
         one
         for one in at.closed_requests

@@ -77,7 +77,7 @@ def test_nobody_can_let_a_call_pass_that_a_rule_rejects() -> None:
     at = requests(approvals={"rules": [rejected, {"ask": "always"}]})
     at.decide(say(ask(at, amount=1), standing_approval={}), 0)
     assert not needs(at, amount=2)
-    required = at.required_approval(call(amount=9), spent_usd=0)
+    required = at.approval_for(call(amount=9), spent_usd=0)[0]
     assert required is not None
     assert required.mode == "reject"
     at = requests(approvals={"rules": [rejected]})
@@ -100,7 +100,7 @@ def test_a_rule_may_name_its_own_people() -> None:
 
 
 def needs(at: Any, **arguments: Any) -> bool:
-    return at.required_approval(call(**arguments), spent_usd=0) is not None
+    return at.approval_for(call(**arguments), spent_usd=0)[0] is not None
 
 
 @pytest.mark.parametrize(("verb", "later"), [("approve", False), ("reject", True), ("edit", True)])
@@ -110,7 +110,7 @@ def test_first_time_ends_when_a_call_was_approved(verb: str, later: bool) -> Non
     at.decide(say(ask(at), verb, **fields), 1)
     assert needs(at, amount=7) is later
     assert needs(at, amount=700), "another rule asks about it"
-    assert at.earlier_approvers(call(amount=7), spent_usd=0) == (() if later else ("ann (claimed)",))
+    assert at.approval_for(call(amount=7), spent_usd=0)[1] == (() if later else ("ann (claimed)",))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_all_who_approve_must_grant_the_same() -> None:
         at.decide(signed(say(request, standing_approval={"same": True})), 1)
         at.decide(signed(say(request, by="bob", standing_approval=other)), 2)
         assert needs(at, amount=5) is not passes
-        names = at.earlier_approvers(call(amount=5), spent_usd=0)
+        names = at.approval_for(call(amount=5), spent_usd=0)[1]
         assert names == (("ann (verified)", "bob (verified)") if passes else ())
 
 

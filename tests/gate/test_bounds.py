@@ -152,7 +152,7 @@ def test_part_of_an_inner_run_without_a_result_stays_used() -> None:
 def test_rule_asks_beyond_its_bound_and_the_request_says_why() -> None:
     at = requests("team", rules({**RULE, "request": {"group": "boss"}}))
     for number, amount in enumerate((60, 30)):
-        assert at.required_approval(call(amount=amount), spent_usd=0) is None
+        assert at.approval_for(call(amount=amount), spent_usd=0)[0] is None
         assert at.policy.bounds.take(str(number), "rules.0", {"amount": amount})
     request = ask(carried(at), amount=11)
     assert (request.rule, request.group) == ("rules.0", "boss")
@@ -173,22 +173,22 @@ def test_standing_approval_lets_calls_pass_beyond_the_bound_uncounted() -> None:
     at = requests("team", rules(RULE))
     use_up(at)
     at.decide(say(ask(at), standing_approval={}), 1)
-    assert at.required_approval(call(amount=6), spent_usd=0) is None
+    assert at.approval_for(call(amount=6), spent_usd=0)[0] is None
     assert not at.policy.bounds.take("b", "rules.0", {"amount": 6})
 
 
 def test_first_time_asks_again_beyond_the_bound() -> None:
     at = requests("team", rules({**RULE, "ask": "first_time"}))
     at.decide(say(ask(at)), 1)
-    assert at.required_approval(call(amount=6), spent_usd=0) is None
+    assert at.approval_for(call(amount=6), spent_usd=0)[0] is None
     use_up(at)
-    assert at.required_approval(call(amount=6), spent_usd=0) is not None
+    assert at.approval_for(call(amount=6), spent_usd=0)[0] is not None
 
 
 def test_nobody_is_asked_where_the_rule_rejects() -> None:
     at = requests("team", rules({**RULE, "then": "reject"}, {"tools": ["pay"]}))
     use_up(at)
-    required = at.required_approval(call(amount=6), spent_usd=0)
+    required = at.approval_for(call(amount=6), spent_usd=0)[0]
     assert required is not None
     assert required.mode == "reject"
 

@@ -7,7 +7,7 @@ which messages and deadlines are brought decides, and nothing else does.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from activities.contracts import Frozen, JsonObject, Label, LabelSource, NoticeMoment, ToolCall
 from workflows.gate.approvals import (
@@ -157,31 +157,24 @@ class Requests:
 
     # -- which calls need approval --------------------
 
-    def required_approval(
+    def approval_for(
         self, run: ToolCall, *, spent_usd: float, labels: tuple[Label, ...] = (), activity_id: str = ""
-    ) -> RequiredApproval | None:
-        """What approval this call needs, with fitted arguments; None: it may be made.
+    ) -> tuple[RequiredApproval | None, tuple[str, ...]]:
+        """What approval this call needs, with fitted arguments; None: it may be made. Then, who has approved
+        such a call earlier in the run, as the log shows them; empty: nobody needed to.
 
         It is about calls that were not asked about yet: what was decided on this very call is in its request.
         `spent_usd` includes what the runs above a child run had spent; `labels` are those of the run.
         """
-        facts: Any = {"spent_usd": spent_usd, "labels": labels, "activity_id": activity_id}
-        required = self.policy.required_approval(run.tool, run.arguments, **facts)
-        return None if required is None or self._earlier_approvers(run, required) else required
-
-    def earlier_approvers(
-        self, run: ToolCall, *, spent_usd: float, labels: tuple[Label, ...] = (), activity_id: str = ""
-    ) -> tuple[str, ...]:
-        """Who has approved such a call earlier in the run, as the log shows them; empty: nobody needs to, or
-        somebody has to be asked."""
-        facts: Any = {"spent_usd": spent_usd, "labels": labels, "activity_id": activity_id}
-        required = self.policy.required_approval(run.tool, run.arguments, **facts)
-        return self._earlier_approvers(run, required) if required else ()
-
-    def _earlier_approvers(self, run: ToolCall, required: RequiredApproval) -> tuple[str, ...]:
+        required = self.policy.required_approval(
+            run.tool, run.arguments, spent_usd=spent_usd, labels=labels, activity_id=activity_id
+        )
+        if required is None:
+            return None, ()
         needed = self.policy.people.quorum_for(required.settings)
         holding = (one for one in self._grants if one.holds(required, run.tool, run.arguments, needed))
-        return next((one.approvers for one in holding), ())
+        earlier = next((one.approvers for one in holding), ())
+        return (None if earlier else required), earlier
 
     # -- opening --------------------
 

@@ -87,12 +87,11 @@ class PendingToolCall(Call[ToolCallRecord]):
             return
         spent_usd = run.task.spent_above_usd + run.suspension.ledger.used("cost_usd")
         facts: Any = {"spent_usd": spent_usd, "labels": names(run.labels)}
-        required = run.requests.required_approval(self.call, activity_id=self.name, **facts)
+        required, earlier = run.requests.approval_for(self.call, activity_id=self.name, **facts)
         if required is None:
-            by = run.requests.earlier_approvers(self.call, activity_id=self.name, **facts)
-            if by and not record.passed:
+            if earlier and not record.passed:
                 record.passed = True
-                text = f"{self.call.title} was approved before, by {', '.join(by)}"
+                text = f"{self.call.title} was approved before, by {', '.join(earlier)}"
                 run.log_event("ApprovedBefore", reason=text)
             self._take_share(run.requests.policy.entry(self.call.tool, self.call.arguments, **facts))
             return
