@@ -23,8 +23,9 @@ from activities.contracts import (
 )
 from activities.text import readable
 from workflows.kernel.log import NO_CALLS, LoggedCall
+from workflows.kernel.places import members, tool_calls
 
-__all__ = ["LEFT_OUT", "answered", "members", "shortened", "tool_calls", "wanted_calls"]
+__all__ = ["LEFT_OUT", "answered", "shortened", "wanted_calls"]
 
 TITLE_CHARS, OUTPUT_CHARS, ERROR_CHARS = 200, 300, 60
 """The most characters of a title, an output and an error in `LoggedCall`."""
@@ -36,23 +37,6 @@ MORE_BYTES = 60
 """Bytes of the last of them, which says how many more there were."""
 LEFT_OUT = "[left out]"
 """In the place of an output for which there was no room."""
-
-
-def members(effect: Effect[Any], place: str) -> tuple[tuple[str, Effect[Any]], ...]:
-    """The effect's single effects with their activity ids."""
-    if not isinstance(effect, Together):
-        return ((place, effect),)
-    return tuple((f"{place}.{number}", member) for number, member in enumerate(effect.effects))
-
-
-def tool_calls(effect: Effect[Any], place: str) -> dict[str, ToolCall]:
-    """The tool calls among them, by activity id."""
-    return {
-        (name if len(member.calls) == 1 else f"{name}.{number}"): run
-        for name, member in members(effect, place)
-        if isinstance(member, CallTools)
-        for number, run in enumerate(member.calls)
-    }
 
 
 def wanted_calls(effect: Effect[Any], place: str) -> tuple[LoggedCall, ...]:

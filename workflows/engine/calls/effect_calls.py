@@ -25,8 +25,8 @@ from workflows.engine.calls.inner_run import InnerRun
 from workflows.engine.calls.question import Question, recover_questions
 from workflows.engine.calls.run_calls import RunCalls, left_requests
 from workflows.engine.calls.tool_call import PendingToolCall
-from workflows.kernel.calls import members, tool_calls
 from workflows.kernel.ledger import Breach
+from workflows.kernel.places import members, tool_calls
 
 __all__ = ["EffectCalls"]
 

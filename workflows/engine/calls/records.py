@@ -22,8 +22,8 @@ from activities.contracts import (
     cost_of_tools,
 )
 from workflows.gate.texts import edit_note
-from workflows.kernel.calls import tool_calls
 from workflows.kernel.labels import NOT_MADE
+from workflows.kernel.places import tool_calls
 
 __all__ = ["NOT_MADE", "AnswerRecord", "PendingEffect", "StoppedRun", "ToolCallRecord"]
 
