@@ -37,7 +37,6 @@ class CommandQueue:
 
     def __init__(self, run: RunState, calls: RunCalls) -> None:
         self.run, self.calls = run, calls
-        calls.unless_preempted = self.unless_preempted
         self._by_id: dict[str, QueuedCommand] = {}
 
     # -- what people send --------------------

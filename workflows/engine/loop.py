@@ -84,6 +84,7 @@ class Drive:
         self.run = RunState(host, task, specs, identity, suspension)
         self.calls = RunCalls(self.run)
         self.commands = CommandQueue(self.run, self.calls)
+        self.calls.connect(self.commands.unless_preempted)
         if carried is not None:
             values: Any = carried
             self.run.load(values["run"])

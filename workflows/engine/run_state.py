@@ -7,9 +7,9 @@ the calls. None of them is known here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -35,9 +35,7 @@ from workflows.kernel.snapshot import Suspension
 from workflows.kernel.transition import log_event, steer
 from workflows.people import Bound, Command, CommandDone, Decided, Decision, DoneCall, Kind, Request
 
-__all__ = ["Preempted", "QueuedCommand", "RunEnds", "RunState", "UnlessPreempted"]
-
-T = TypeVar("T")
+__all__ = ["Preempted", "QueuedCommand", "RunEnds", "RunState"]
 
 COUNTED = ("model_calls", "tool_calls")
 """Counters of calls."""
@@ -68,13 +66,6 @@ class RunEnds(Exception):
     def __init__(self, reason: str, text: str, by: str) -> None:
         super().__init__(text)
         self.reason, self.text, self.by = reason, text, by
-
-
-class UnlessPreempted(Protocol):
-    """Does work for the pending effect, as `CommandQueue.unless_preempted` in `commands.py`."""
-
-    async def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """The outcome of the work. Raises Preempted when a command ends it."""
 
 
 @dataclass(slots=True, eq=False)

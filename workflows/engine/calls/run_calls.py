@@ -7,7 +7,7 @@ Here it is made and carried on.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from workflows.engine.calls.site import call_site
 from workflows.engine.calls.under_way import UnderWay
 from workflows.engine.compaction import Compaction
 from workflows.engine.fallback import Fallbacks, ModelChange
-from workflows.engine.run_state import RunState, UnlessPreempted
+from workflows.engine.run_state import RunState
 from workflows.hosts import CallSite, HostCall
 from workflows.kernel.labels import first_of_each
 from workflows.kernel.snapshot import Suspension
@@ -43,6 +43,8 @@ __all__ = ["RunCalls"]
 
 MAX_LOGGED_CHARS = 500
 """Of an output in the log, where no machine was given it."""
+UnlessPreempted = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+"""`CommandQueue.unless_preempted` in `commands.py`."""
 _RESULTS: TypeAdapter[dict[str, ToolResult]] = TypeAdapter(dict[str, ToolResult])
 
 
@@ -50,7 +52,7 @@ class RunCalls:
     """The calls of one run."""
 
     unless_preempted: UnlessPreempted
-    """Of the `CommandQueue` in `commands.py`, which sets it."""
+    """Does work for the pending effect; raises Preempted when a command ends it. `connect` gives it."""
 
     def __init__(self, run: RunState) -> None:
         self.run = run
@@ -66,6 +68,10 @@ class RunCalls:
         self.fallbacks = Fallbacks(run.task.models)
         self.early = EarlyQuestions(run.task, run.specs)
         self._unbilled: dict[str, float] = {}
+
+    def connect(self, unless_preempted: UnlessPreempted) -> None:
+        """Let commands end what is under way."""
+        self.unless_preempted = unless_preempted
 
     def dump(self) -> JsonObject:
         """All that `load` needs, as JSON."""
