@@ -249,7 +249,7 @@ def resume_command(*, embedded: bool) -> str:
     return f"`{'ratchet run --resume' if embedded else 'python -m ratchet.worker'}`"
 
 
-def machine_bug(run_id: str, text: str, machine: str = "", state: str = "") -> MachineBug:
+def machine_bug(run_id: str, text: str, machine: str, state: str) -> MachineBug:
     """The error for a run whose workflow task fails.
 
     Args:

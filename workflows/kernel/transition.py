@@ -313,7 +313,7 @@ def _closed(transition: Transition, reason: str, error: str | None, by: str) -> 
 
 
 def closed_before_start(  # noqa: PLR0913  # as `start` and `close` together
-    program: Program, reason: str, *, now: float, error: str, by: str, ledger: Ledger, seq: int = 0
+    program: Program, reason: str, *, now: float, error: str, by: str, ledger: Ledger, seq: int
 ) -> Suspension:
     """End a run that has no context yet; `seq` is the number of its one record."""
     nothing = Context()
@@ -641,7 +641,7 @@ class Transition:
         by: str,
         reason: str,
         about: JsonObject,
-        migrated: bool = False,
+        migrated: bool,
     ) -> Suspension:
         """Enter the state of an earlier snapshot again, or continue after its end: a rollback, a fork, a
         migration. Nobody is asked before it. `point` is the record that led there; none of a migration.

@@ -425,7 +425,7 @@ def radius_text(one: Radius) -> str:
     return ", ".join([calls, *_sum_texts(one)])
 
 
-def alone_text(judged: Judged, tool: str, approved: Sequence[str] = ()) -> str:
+def alone_text(judged: Judged, tool: str, approved: Sequence[str]) -> str:
     """What a run of this agent could do with the tool if the person who is asked were not there, in one
     sentence. `approved`: requests that have approved later calls as well. Raises ImportError without z3."""
     found = tool_report(judged, judged.specs[tool])
