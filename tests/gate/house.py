@@ -72,15 +72,15 @@ def ask(at: Requests, activity: str = "act#1:1", *, now: float = 0, **arguments:
     run = call(**(arguments or {"amount": 5}))
     required = at.approval_for(run, spent_usd=0)[0]
     assert required is not None
-    return at.open(approval(run), position(activity), now=now, required=required)
+    return at.open(approval(run), request_place(activity), now=now, required=required)
 
 
 def ask_topic(at: Requests, topic: Topic, activity: str = "act#1", *, now: float = 0) -> Request:
     """Ask something that is not an approval."""
-    return at.open(topic, position(activity), now=now)
+    return at.open(topic, request_place(activity), now=now)
 
 
-def position(activity: str, step: int = 1) -> RequestPlace:
+def request_place(activity: str, step: int = 1) -> RequestPlace:
     """Where the run is."""
     return RequestPlace(machine="react", state="act", step=step, activity_id=activity)
 

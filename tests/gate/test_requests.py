@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from activities.contracts import EffectFailed
-from tests.gate.house import RUN, ask, ask_topic, call, carried, events, policy, position, requests, say
+from tests.gate.house import RUN, ask, ask_topic, call, carried, events, policy, request_place, requests, say
 from workflows.gate.decisions import Refused
 from workflows.gate.requests import Requests
 from workflows.gate.texts import (
@@ -247,7 +247,7 @@ def test_old_requests_go_but_none_of_the_newest_step() -> None:
         topic = Topic(
             kind="approval", text="?", options=("approve",), tool="pay", arguments={"to": "x" * 3000}
         )
-        request = at.open(topic, position(f"act#{number}", step=number // 103), now=number)
+        request = at.open(topic, request_place(f"act#{number}", step=number // 103), now=number)
         at.decide(say(request), number)
     kept = at.closed_requests
     assert (len(kept), kept[0].id) == (102, "r4")

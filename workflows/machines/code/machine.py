@@ -358,7 +358,7 @@ def _error(c: Code, run: Run, answer: str | None) -> str | None:
     return c.error
 
 
-def reopened(c: Code) -> tuple[S, Patch]:
+def on_reopen(c: Code) -> tuple[S, Patch]:
     """The next reply, which is one more iteration."""
     ended = reset_fields(Code, {*ENDS, "error", "raises", "outcome_unknown"})
     return S.INIT, {**ended, "iteration": c.iteration + 1}
@@ -374,7 +374,7 @@ MACHINE = Machine(
     table=TABLE,
     states=[first_reply, shallow, look, execute, conclude],
     step=S.PROMPTING,
-    on_reopen=reopened,
+    on_reopen=on_reopen,
     on_error=on_error,
     on_rollback=lambda c, before: {"run_bytes": before.run_bytes},  # it bounds the log, which only grows
     result=result,

@@ -43,7 +43,7 @@ EXITS: Mapping[str, str] = {
 }
 
 
-def reopened(c: Planner) -> tuple[S, Patch]:
+def on_reopen(c: Planner) -> tuple[S, Patch]:
     """The model proposes once more."""
     return S.EXECUTE, reset_fields(Planner, {*ENDS, "answer", "summary_error"})
 
@@ -70,9 +70,9 @@ def build_machine(options: Options) -> Machine:
         states=page.STATES,
         step=S.EXECUTE,
         on_close=lambda c, reason: {"exit_reason": reason},
-        on_reopen=reopened,
+        on_reopen=on_reopen,
         # where the decision was to stop, or nothing was looked at, there is no answer to ask for again
-        on_refused=lambda c: None if c.exit_reason in ("stopped", "no_observations") else reopened(c),
+        on_refused=lambda c: None if c.exit_reason in ("stopped", "no_observations") else on_reopen(c),
         result=page.result,
         prepare=prepare,
         # Three moves an iteration and some around: the limit is `max_iterations` alone (R-003-8).
