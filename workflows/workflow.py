@@ -35,7 +35,7 @@ from workflows.hosts.activities import Performer, until_done
 from workflows.hosts.archive import RunLogWriter
 from workflows.hosts.temporal import TemporalHost, identity, now
 from workflows.kernel.diagram import mermaid
-from workflows.kernel.errors import bug_place, bug_text, is_loading
+from workflows.kernel.errors import bug_line, bug_text, is_loading
 from workflows.kernel.log import Record
 from workflows.kernel.machine import ToolsUnknown
 from workflows.kernel.snapshot import Suspension
@@ -419,12 +419,12 @@ def _impure_text(error: RestrictedWorkflowAccessError) -> str:
     used = error.qualified_name.removeprefix("__builtins__.").removesuffix(".__call__")
     if is_loading(error):
         return (
-            f"the machine's file uses {used} ({bug_place(error)}) when it is loaded, and each run loads it "
+            f"the machine's file uses {used} ({bug_line(error)}) when it is loaded, and each run loads it "
             "under the rules of machines. Import a library that a tool needs inside the tool's function, or "
             "keep tools and machine in two files; `Path(__file__).parent` names the file's folder"
         )
     return (
-        f"the machine uses {used} ({bug_place(error)}). A machine may read no clock, file, environment "
+        f"the machine uses {used} ({bug_line(error)}). A machine may read no clock, file, environment "
         "or random number, use no network and start nothing, because its run could not be continued "
         "elsewhere: move that into a tool, or take the time from `run.now`"
     )

@@ -56,7 +56,7 @@ from workflows.kernel.errors import (
     NoTransition,
     RecoverableError,
     UndeclaredAccess,
-    bug_place,
+    bug_line,
     bug_text,
 )
 from workflows.kernel.ledger import Ledger
@@ -433,7 +433,7 @@ def test_effect_without_yield_from_says_what_to_write() -> None:
     with pytest.raises(AttributeError) as caught:
         start(machine(forgets), now=1)
     assert "no `text`: write `yield from do(AskModel(...))`" in str(caught.value)
-    assert f"line {forgets.__code__.co_firstlineno + 1}, in forgets" in bug_place(caught.value)
+    assert f"line {forgets.__code__.co_firstlineno + 1}, in forgets" in bug_line(caught.value)
 
 
 def test_only_what_begin_refuses_is_the_fault_of_the_task() -> None:
@@ -1007,7 +1007,7 @@ def test_change_in_place_is_refused_by_name_and_line(change: Any, what: str) -> 
     with pytest.raises(TypeError) as caught:
         start(Program(small, RunInput("go", tools=(tool,), values={"x": 0})), now=1)
     assert f"{what} is read-only and was changed in place" in str(caught.value)
-    assert f"line {change.__code__.co_firstlineno}" in bug_place(caught.value)
+    assert f"line {change.__code__.co_firstlineno}" in bug_line(caught.value)
 
 
 @pytest.mark.parametrize("where", ["holds", "entry", "result"])
@@ -1069,6 +1069,4 @@ def test_misspelt_field_names_the_line_of_the_machine_and_the_nearest_field() ->
 
     with pytest.raises(AttributeError, match="no field 'texts'; did you mean `text`") as caught:
         start(machine(misspells), now=1)
-    assert (
-        bug_place(caught.value) == f"{__file__}, line {misspells.__code__.co_firstlineno + 1}, in misspells"
-    )
+    assert bug_line(caught.value) == f"{__file__}, line {misspells.__code__.co_firstlineno + 1}, in misspells"

@@ -68,7 +68,7 @@ __all__ = [
     "UndeclaredAccess",
     "UnknownAction",
     "author_line_of",
-    "bug_place",
+    "bug_line",
     "bug_text",
     "error_named",
     "error_text",
@@ -254,21 +254,21 @@ def bug_text(error: BaseException) -> str:
     """A bug with the line to look at."""
     if isinstance(error, MachineError) and error.author_line:
         return error_text(error)
-    return f"{error_text(error)} ({bug_place(error)})"
+    return f"{error_text(error)} ({bug_line(error)})"
 
 
-def bug_place(error: BaseException) -> str:
+def bug_line(error: BaseException) -> str:
     """The line to look at: the deepest one of the author's own files; without any, the deepest one of the
     file that the kernel has called, else of all."""
     frames = _lines_passed(error)
     frames = [one for one in frames if not any(part in one[0].co_filename for part in PASSED)] or frames
-    if own := _own_place(frames):
+    if own := _own_line(frames):
         return own
     kernel = [n for n, (code, _) in enumerate(frames) if PurePath(code.co_filename).parent == KERNEL]
     called = frames[kernel[-1] + 1 :] if kernel else frames[-1:]
     called = called or frames
     file = called[0][0].co_filename
-    return _place(*[one for one in called if one[0].co_filename == file][-1])
+    return _line_text(*[one for one in called if one[0].co_filename == file][-1])
 
 
 def author_line_of(
@@ -276,26 +276,26 @@ def author_line_of(
 ) -> str:
     """The author's line that broke a rule: the deepest one that the error has passed, else where the visit
     stands, else the first one of the function that gave what is wrong. Empty: none is in an author's file."""
-    if passed := _own_place(_lines_passed(error)):
+    if passed := _own_line(_lines_passed(error)):
         return passed
     standing, inner = list[tuple[CodeType, int]](), visit
     while (frame := getattr(inner, "gi_frame", None)) is not None:
         standing.append((frame.f_code, frame.f_lineno))
         inner = getattr(inner, "gi_yieldfrom", None)
     code = _code_of(function) if function else None
-    return _own_place(standing) or _own_place([(code, code.co_firstlineno)] if code else [])
+    return _own_line(standing) or _own_line([(code, code.co_firstlineno)] if code else [])
 
 
 def _lines_passed(error: BaseException) -> list[tuple[CodeType, int]]:
     return [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
 
 
-def _own_place(lines: Sequence[tuple[CodeType, int]]) -> str:
+def _own_line(lines: Sequence[tuple[CodeType, int]]) -> str:
     own = [line for line in lines if _is_own(line[0])]
-    return _place(*own[-1]) if own else ""
+    return _line_text(*own[-1]) if own else ""
 
 
-def _place(code: CodeType, line: int) -> str:
+def _line_text(code: CodeType, line: int) -> str:
     return f"{code.co_filename}, line {line}, in {code.co_name}"
 
 
