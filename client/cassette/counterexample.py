@@ -163,7 +163,7 @@ def _unlike(violation: Violation, played: _Play) -> str:
 
 
 def _is_it(one: Broken, violation: Violation) -> bool:
-    is_there = bool(one.place) and one.place == violation.place
+    is_there = bool(one.author_line) and one.author_line == violation.author_line
     return not violation.built_in or is_there or one.detail == violation.detail
 
 

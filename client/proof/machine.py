@@ -99,8 +99,8 @@ class Counterexample:
             yield f"    {turn.state:{width}}  {_cut(turn.text)}"
         if one.shown:
             yield f"    broken when {_cut(one.shown)}"
-        if one.place:
-            yield f"    in {one.place}"
+        if one.author_line:
+            yield f"    in {one.author_line}"
         if self.cassette is None:
             yield f"    NOT REPRODUCED: a run that was given these answers did something else: {self.unlike}"
 
@@ -173,7 +173,7 @@ class MachineReport:
     def counterexamples(self) -> tuple[Counterexample, ...]:
         """Of all scenarios, each violation once."""
         found = {
-            (c.violation.name, c.violation.place or c.violation.detail): c
+            (c.violation.name, c.violation.author_line or c.violation.detail): c
             for one in self.scenarios
             for c in one.counterexamples
         }

@@ -248,7 +248,7 @@ def test_another_exception_confirms_nothing() -> None:
     raises = machine([read, pay_raises], {**READING, S.PAY: {Yes: S.DONE}})
     (one,) = verify(raises).counterexamples
     assert one.cassette is not None
-    other = replace(one.violation, detail="KeyError: 'x'", place="elsewhere.py:1")
+    other = replace(one.violation, detail="KeyError: 'x'", author_line="elsewhere.py:1")
     with pytest.raises(NotReproduced, match="in another way: RuntimeError: not finished yet"):
         asyncio.run(reproduced(raises, Scenario(), other, [open_tool("pay")]))
 

@@ -346,7 +346,7 @@ def test_bug_of_the_author_is_named_with_its_line() -> None:
     (one,) = explored(small(states=[ask, broken])).violations.values()
     assert one.name == "no exception"
     assert "KeyError" in one.detail
-    assert f"{__file__}, line" in one.place
+    assert f"{__file__}, line" in one.author_line
 
 
 def test_effect_that_cannot_be_made_is_told_in_our_words() -> None:

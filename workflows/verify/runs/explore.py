@@ -64,7 +64,7 @@ class Violation:
     built_in: bool
     detail: str
     turns: tuple[Turn, ...]
-    place: str = ""
+    author_line: str = ""
     """The author's file and line, where there is one."""
     shown: str = ""
     """What was asked or has happened when it broke, in words."""
@@ -298,10 +298,10 @@ class _Exploration:
         if node is not None and turn is not None:
             self._watched_until_raised(node, turn)
         if isinstance(error, MachineError):
-            self._violated(type(error).__name__, str(error), node, turn, place=error.author_line)
+            self._violated(type(error).__name__, str(error), node, turn, author_line=error.author_line)
         else:
-            place = author_line_of(error, None, None)
-            self._violated("no exception", error_text(error), node, turn, place=place)
+            author_line = author_line_of(error, None, None)
+            self._violated("no exception", error_text(error), node, turn, author_line=author_line)
 
     def _arrived(
         self, node: _Node | None, turn: Turn | None, after: Suspension, memories: tuple[Any, ...], depth: int
@@ -370,7 +370,7 @@ class _Exploration:
     def _check_records(self, node: _Node | None, turn: Turn | None, after: Suspension) -> None:
         for record in after.records:
             if record.error and record.event not in ("Closed",):
-                self._violated(record.event, record.error, node, turn, place=after.author_line)
+                self._violated(record.event, record.error, node, turn, author_line=after.author_line)
             if record.to and record.event in {
                 kind.__name__ for kind in self.machine.rows.get(record.state, {})
             }:
@@ -451,7 +451,7 @@ class _Exploration:
 
     def _violated(self, name: str, detail: str, node: _Node | None, turn: Turn | None, **where: Any) -> None:
         """Keep the first, and so a shortest, way to it."""
-        known = f"{name}: {where.get('place') or detail}"
+        known = f"{name}: {where.get('author_line') or detail}"
         if known not in self.found.violations:
             turns = (*self._way(node.key), turn) if node and turn else ()
             built_in = name not in {one.name for one in self.properties}

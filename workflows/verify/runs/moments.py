@@ -107,8 +107,8 @@ def exit_problem(after: Suspension) -> tuple[str, str]:
 
 def bug_of(one: Property, moment: Moment, error: Exception) -> str:
     """What is wrong with a property, for its author."""
-    place = author_line_of(error, None, None)
+    author_line = author_line_of(error, None, None)
     return (
-        f"the property {one.name!r} raised {error_text(error)}{f' ({place})' if place else ''}; "
+        f"the property {one.name!r} raised {error_text(error)}{f' ({author_line})' if author_line else ''}; "
         f"the moment: {moment.kind} in {moment.state}"
     )

@@ -26,7 +26,7 @@ class Broken:
     answers: int
     """After how many answers."""
     detail: str = ""
-    place: str = ""
+    author_line: str = ""
     """The author's file and line, where there is one."""
 
 
@@ -84,8 +84,8 @@ class Watch:
         if isinstance(error, MachineError):
             self._break(type(error).__name__, str(error), error.author_line)
         else:
-            place = author_line_of(error, None, None)
-            self._break("no exception", error_text(error), place)
+            author_line = author_line_of(error, None, None)
+            self._break("no exception", error_text(error), author_line)
 
     def _note(self, before: tuple[Suspension, Turn] | None, after: Suspension) -> None:
         for moment in moments_of(before, after, self._entered):
@@ -100,5 +100,5 @@ class Watch:
         if broken:
             self._break(one.name)
 
-    def _break(self, name: str, detail: str = "", place: str = "") -> None:
-        self.broken.append(Broken(name, self.answers, detail, place))
+    def _break(self, name: str, detail: str = "", author_line: str = "") -> None:
+        self.broken.append(Broken(name, self.answers, detail, author_line))
