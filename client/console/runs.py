@@ -134,9 +134,7 @@ def _number(given: Mapping[str, str], name: str, default: int = 0) -> int:
         raise UsageError(f"{name}: expected a whole number, got {given.get(name, '')[:40]!r}") from error
 
 
-async def _run_parts(console: Console, request: Request) -> Parts:
-    run, tab = _run(request.query_params), request.query_params.get("view", "steps")
-    view = await console.sources.view(run)
+def _run_parts(console: Console, request: Request, view: RunView) -> Parts:
     common = {"view": view, "counters": _counters(view), "live": view.live}
     parts: dict[str, Markup | None] = {
         "head": console.part("_run_head.html", **common, requests=view.line.requests if view.line else ()),
@@ -153,14 +151,14 @@ async def _run_parts(console: Console, request: Request) -> Parts:
             path=path_of(view.records)[-12:],
         ),
     }
-    if tab == "log":
+    if request.query_params.get("view", "steps") == "log":
         before = _number(request.query_params, "before", len(view.records))
         rows = log_rows(view.records[:before])[-PAGE_RECORDS:]
         parts["log"] = console.part("_log.html", rows=rows)
     else:
         for step in _steps(view, request):
             parts[f"step-{step.number}"] = console.part(
-                "_step.html", block=step, run=run, actions="live" if view.live else "over"
+                "_step.html", block=step, run=view.id, actions="live" if view.live else "over"
             )
     return parts
 
@@ -172,8 +170,8 @@ def _steps(view: RunView, request: Request) -> Sequence[Any]:
 async def run_page(console: Console, request: Request) -> Response:
     """A run as it happens."""
     run, tab = _run(request.query_params), request.query_params.get("view", "steps")
-    parts = await _run_parts(console, request)
     view = await console.sources.view(run)
+    parts = _run_parts(console, request, view)
     first = next((int(name[5:]) for name in parts if name.startswith("step-")), 0)
     return console.page(
         request,
@@ -192,7 +190,12 @@ async def run_page(console: Console, request: Request) -> Response:
 
 async def live_run(console: Console, request: Request) -> Response:
     """The same while the page is open."""
-    return console.stream(request, lambda: _run_parts(console, request))
+
+    async def parts() -> Parts:
+        view = await console.sources.view(_run(request.query_params))
+        return _run_parts(console, request, view)
+
+    return console.stream(request, parts)
 
 
 def _counters(view: RunView) -> Mapping[str, float]:

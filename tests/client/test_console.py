@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx2
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionDescription
 
 from activities.contracts import JsonObject, MachineNamed
 from activities.settings import Settings
@@ -499,6 +499,27 @@ async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, a
         run in (await browser.get("/runs", id=run)).text
         or run[:12] in (await browser.get("/runs", id=run)).text
     )
+
+
+class CountingReads(AgentClient):
+    """Counts how often a run is described."""
+
+    reads = 0
+
+    async def description(self, run: str) -> WorkflowExecutionDescription:
+        self.reads += 1
+        return await super().description(run)
+
+
+async def test_run_page_reads_its_run_once(agents: AgentClient, ended: str) -> None:
+    counting = CountingReads(agents.connection)
+    browser = Browser(counting)
+    await browser.login()
+    await browser.get("/run", id=ended)  # its log and result are kept
+    counting.reads = 0
+    await browser.get("/run", id=ended)
+    await browser.http.aclose()
+    assert counting.reads == 1
 
 
 async def test_run_page_says_what_differs_from_the_certificate(
