@@ -18,7 +18,8 @@ from temporalio.client import Client, WorkflowExecutionDescription
 
 from activities.contracts import JsonObject, MachineNamed
 from activities.settings import Settings
-from client.console import catalog, inbox, runs
+from client.console import agents as agent_pages
+from client.console import inbox, runs
 from client.console.app import build
 from client.console.diagram import drawing
 from client.console.forms import arguments_in, fields_of
@@ -393,7 +394,7 @@ async def test_every_page_has_an_outline_and_names_for_its_controls(
         ("/agent", {"name": "log_detective"}),
         ("/nothing", {}),
     ]
-    routes = {path for room in (inbox, runs, catalog) for method, path, _ in room.ROUTES if method == "GET"}
+    routes = {path for room in (inbox, runs, agent_pages) for method, path, _ in room.ROUTES if method == "GET"}
     assert {path for path, _ in pages} - routes == {"/nothing"}
     assert all(path.startswith("/live/") for path in routes - {path for path, _ in pages})
     for path, query in pages:

@@ -74,7 +74,7 @@ def _offer(console: Console, name: str, path: Path) -> _Offer:
     return _Offer(name, path, agent, takes_material=takes)
 
 
-async def agents(
+async def agents_page(
     console: Console,
     request: Request,
     *,
@@ -131,12 +131,12 @@ async def start(console: Console, request: Request) -> Response:
         material = form.get("material", "").replace("\r\n", "\n") if offer.takes_material else ""
         run = await console.agents.start(agent.task(form.get("goal", "").strip()), material=material or None)
     except UsageError as problem:
-        return await agents(console, request, error=str(problem), typed=form, status=400)
+        return await agents_page(console, request, error=str(problem), typed=form, status=400)
     return console.go("/run", id=run)
 
 
 ROUTES: Sequence[tuple[str, str, Handler]] = (
-    ("GET", "/agents", agents),
+    ("GET", "/agents", agents_page),
     ("GET", "/agent", agent_page),
     ("POST", "/agents", start),
 )
