@@ -269,9 +269,9 @@ async def _stop(client: AgentClient, run: str, *, force: bool, as_json: bool) ->
 
 def _print_log(records: Sequence[Record], resets: list[Reset], *, full: bool) -> None:
     """Print the records, and each reset before what came after it."""
-    from client.runs.calls import Reader
+    from client.runs.readings import RecordReader
 
-    reader = Reader()
+    reader = RecordReader()
     for before, record in zip((None, *records), records, strict=False):
         while resets and resets[0].at <= record.at:
             render.out().print(render.reset_block(resets.pop(0)))

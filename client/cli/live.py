@@ -28,8 +28,8 @@ from rich.text import Text
 
 from client.cli.render import hanging, hung, record_block, result_text
 from client.errors import RatchetError
-from client.runs.calls import Reader, Reading, ShownCall, is_said_by_its_call
 from client.runs.follow import Heartbeat, heartbeat_in, with_heartbeat
+from client.runs.readings import Reading, RecordReader, ShownCall, is_said_by_its_call
 from client.runs.words import plain, spent, time_span
 from workflows.kernel.log import STARTED, Record, seconds_called
 from workflows.status import RunStatus
@@ -61,7 +61,7 @@ class LiveView:
         self.console = console
         self._verbose = verbose
         self._blocks = _Blocks(console)
-        self._reader = Reader()
+        self._reader = RecordReader()
         self._before: Record | None = None
         self._failed: set[str] = set()
         """Attempts whose failure has been printed."""

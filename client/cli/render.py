@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client.cli.output import note, print_json, print_lines, wrapped
-from client.runs.calls import Reading, is_call
+from client.runs.readings import Reading, is_call
 from client.runs.words import (
     clock,
     counted,

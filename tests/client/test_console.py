@@ -394,7 +394,9 @@ async def test_every_page_has_an_outline_and_names_for_its_controls(
         ("/agent", {"name": "log_detective"}),
         ("/nothing", {}),
     ]
-    routes = {path for room in (inbox, runs, agent_pages) for method, path, _ in room.ROUTES if method == "GET"}
+    routes = {
+        path for room in (inbox, runs, agent_pages) for method, path, _ in room.ROUTES if method == "GET"
+    }
     assert {path for path, _ in pages} - routes == {"/nothing"}
     assert all(path.startswith("/live/") for path in routes - {path for path, _ in pages})
     for path, query in pages:

@@ -15,7 +15,7 @@ from activities.contracts.conversation import Message, NativeCall
 from activities.contracts.titles import call_title
 from workflows.kernel.log import EDITED, NO_CALLS, STEERED, LoggedCall, Record
 
-__all__ = ["ShownCall", "Reader", "Reading", "is_call", "is_said_by_its_call"]
+__all__ = ["ShownCall", "RecordReader", "Reading", "is_call", "is_said_by_its_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def is_said_by_its_call(record: Record) -> bool:
     return record.event == STEERED and EDITED in record.about
 
 
-class Reader:
+class RecordReader:
     """Reads a run's records in order: that a call was not made is said in a later one than the reply that
     asked for it."""
 
