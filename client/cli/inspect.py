@@ -215,7 +215,7 @@ async def cancel(
 async def _end_broken(client: AgentClient, *, yes: bool, as_json: bool) -> None:
     """End the runs whose newest task has failed and is tried again: not one that only waits."""
     from client.cli.interactive import confirm
-    from client.runs.follow import bug_in
+    from client.runs.pending import bug_in
 
     found: dict[str, str] = {}
     for line in await client.list(running=True):
@@ -237,7 +237,7 @@ async def _end_broken(client: AgentClient, *, yes: bool, as_json: bool) -> None:
 
 async def _stop(client: AgentClient, run: str, *, force: bool, as_json: bool) -> None:
     """Ask a run to stop, and say what becomes of that."""
-    from client.runs.follow import bug_in
+    from client.runs.pending import bug_in
 
     run_id = await client.find(run)
     line = await client.describe(run_id)

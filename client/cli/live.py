@@ -28,7 +28,7 @@ from rich.text import Text
 
 from client.cli.render import hanging, hung, record_block, result_text
 from client.errors import RatchetError
-from client.runs.follow import Heartbeat, heartbeat_in, with_heartbeat
+from client.runs.pending import Heartbeat, heartbeat_in, with_heartbeat
 from client.runs.readings import Reading, RecordReader, ShownCall, is_said_by_its_call
 from client.runs.words import plain, spent, time_span
 from workflows.kernel.log import STARTED, Record, seconds_called

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from client.errors import RatchetError, RunFailed, StoreNotShared, UnknownRun
 from client.history.checkpoints import Source
 from client.runs.attributes import line_of
-from client.runs.follow import Heartbeat, heartbeat_in, with_heartbeat
 from client.runs.listing import RunLine, list_filter
+from client.runs.pending import Heartbeat, heartbeat_in, with_heartbeat
 from client.sdk.agent import AgentClient
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.kernel.log import Checkpoint, Record, checkpoints

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from activities.contracts import Message, NativeCall, ToolError, call_title
 from client.cli.live import LiveView
-from client.runs.follow import Heartbeat
+from client.runs.pending import Heartbeat
 from workflows.api import RunResult
 from workflows.kernel.log import EDITED, LoggedCall, Record
 from workflows.status import RunStatus
