@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -31,6 +30,7 @@ from temporalio import activity
 
 from activities.contracts import JsonObject, Message, ModelReplied, ModelSpec
 from activities.endpoints import provider_of
+from activities.extras import installed_version
 from activities.provider import ModelCall
 from activities.telemetry.attempts import CLOSED, OPENED, Archived, Attempt, Redact, ToolAttempt
 
@@ -52,7 +52,7 @@ class Tracing:
         """Raises ImportError: no exporter is installed for OTEL_EXPORTER_OTLP_PROTOCOL."""
         self._redact = redact
         self._batches = BatchSpanProcessor(_exporter())
-        self._scope = InstrumentationScope("ratchet", _version(), SCHEMA)
+        self._scope = InstrumentationScope("ratchet", installed_version() or None, SCHEMA)
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # the program has none
             trace.set_tracer_provider(_OfTools(resource=_resource(), shutdown_on_exit=False))
@@ -298,13 +298,6 @@ def _message(message: Message) -> JsonObject:
         for call in message.tool_calls
     ]
     return {"role": message.role, "parts": parts}
-
-
-def _version() -> str | None:
-    try:
-        return version("ratchet")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return None
 
 
 def _resource() -> Resource:
