@@ -29,10 +29,11 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 from temporalio import activity
 
 from activities.contracts import JsonObject, Message, ModelReplied, ModelSpec
+from activities.contracts.record_events import REQUEST_CLOSED, REQUEST_OPENED, own_records
 from activities.endpoints import provider_of
 from activities.extras import installed_version
 from activities.provider import ModelCall
-from activities.telemetry.attempts import CLOSED, OPENED, Archived, Attempt, Redact, ToolAttempt
+from activities.telemetry.attempts import Archived, Attempt, Redact, ToolAttempt
 
 __all__ = ["Tracing", "span_id", "trace_id"]
 
@@ -123,7 +124,7 @@ class Tracing:
             return
         parents: Any = result.get("parents") or ()
         root = str(parents[0][1]) if parents else new.run_id
-        run, records = span_id(root, new.workflow_id), new.own(whole())
+        run, records = span_id(root, new.workflow_id), own_records(whole())
         task: Any = result["task"]
         counters: Any = result["counters"]
         model = task["models"]["default"]
@@ -270,9 +271,9 @@ def _requests(records: Sequence[JsonObject]) -> Iterator[tuple[Mapping[str, Any]
     opened: dict[str, int] = {}
     for record in records:
         about: Any = record.get("about") or {}
-        if record["event"] == OPENED:
+        if record["event"] == REQUEST_OPENED:
             opened[about["request"]] = _nanoseconds(record["at"])
-        elif record["event"] in CLOSED and about.get("request") in opened:
+        elif record["event"] in REQUEST_CLOSED and about.get("request") in opened:
             yield about, opened.pop(about["request"]), _nanoseconds(record["at"])
 
 

@@ -17,6 +17,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from activities.contracts.base import Frozen, JsonObject, added
 from activities.contracts.conversation import Message
 from activities.contracts.labels import LabelSource
+from activities.contracts.record_events import FORKED
 
 __all__ = [
     "CLOSED",
@@ -57,8 +58,6 @@ REFUSED = "AnswerRefused"
 """Event of a record by which a run asks for its answer again: it does not fit the agent's `output`."""
 ROLLED_BACK = "RolledBack"
 """Event of a record that goes back to a step of this run."""
-FORKED = "Forked"
-"""Event of a record that goes on from a step of another run; that run's records stand before it."""
 
 NO_CALLS = {"ask_model", "ask_person", "together", "say"}
 """Kinds of effect that the log has elsewhere: as messages, as decisions."""
