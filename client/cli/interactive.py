@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from activities.contracts.record_events import REQUEST_CLOSED
 from activities.extras import missing_extra
 from client.cli.live import LiveView
 from client.cli.render import notes, print_json
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["LeftForLater", "Listener", "Questions", "Terminal", "confirm", "listening", "person_here"]
 
 BROWSER, LATER = "b", "l"
-CLOSING = ("Decided", "Expired", "Withdrawn")
-"""Events of the log after which a request is not asked any more."""
 STATUS_QUERY, STATUS_ANSWER = "\x1b[5n", b"\x1b[0n"
 STATUS_SECONDS = 2.0
 """A terminal that does not answer in this time never does; the keys of this time are dropped."""
@@ -293,7 +292,7 @@ class Questions:
     async def before(self, record: Record) -> None:
         """A question that it closes leaves the screen first: its line would be printed into the prompt."""
         key = self._followed, str(record.about.get("request"))
-        if record.event in CLOSING and key in self._open:
+        if record.event in REQUEST_CLOSED and key in self._open:
             del self._open[key]
             self._closed[key] = None
             self._changed()

@@ -34,7 +34,7 @@ from client.runs.words import (
     time_span,
 )
 from workflows.certificate import certificate_line
-from workflows.kernel.log import began
+from workflows.kernel.log import STARTED, began
 
 if TYPE_CHECKING:  # these import temporalio
     from activities.contracts import JsonObject
@@ -166,7 +166,7 @@ def record_block(
     block = Text()
     block.append(f"{record.seq:>4}  ", style="dim")
     block.append(plain(record.state), style="bold cyan")
-    if record.to is not None and record.event != "Started":
+    if record.to is not None and record.event != STARTED:
         block.append(" → ", style="dim")
         block.append(plain(record.to), style="bold cyan")
     block.append(f"  {plain(record.event)}", style="magenta")

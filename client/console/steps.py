@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from activities.contracts.record_events import REQUEST_CLOSED
 from activities.contracts.titles import call_title
 from client.runs.readings import Reading, RecordReader, ShownCall, is_call, is_said_by_its_call
-from workflows.kernel.log import Record, began, by_step, lineage
+from workflows.kernel.log import STARTED, Record, began, by_step, lineage
 
 __all__ = ["Item", "PastRequest", "Row", "Step", "log_rows", "path_of", "request_history", "steps_of"]
 
@@ -131,13 +132,13 @@ def log_rows(records: Sequence[Record]) -> list[Row]:
 
 def path_of(records: Iterable[Record]) -> list[tuple[str, str]]:
     """The transitions that hold, in order: (from, to)."""
-    kept = (record for record in lineage(records) if record.to is not None and record.event != "Started")
+    kept = (record for record in lineage(records) if record.to is not None and record.event != STARTED)
     return [(record.state, str(record.to)) for record in kept]
 
 
 # -- what people decided --------------------
 
-CLOSED_BY = {"Decided", "Voted", "Expired", "Withdrawn"}
+CLOSED_BY = {*REQUEST_CLOSED, "Voted"}
 """Events by which people, or their absence, come to the end of a request."""
 
 
