@@ -261,11 +261,8 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
     raise AssertionError("unreachable: an exit stack swallows nothing")
 
 
-def _allowed(agent: str | None) -> Any:
-    if agent is None:
-        return Allowed()
-    found = load_agent(agent)
-    return Allowed.of(found.modules, found.models.values())
+def _allowed(agent: str | None) -> Allowed:
+    return Allowed() if agent is None else Allowed.of_agents(load_agent(agent))
 
 
 def _changes(source: Source, agent: str | None, sets: Sequence[str], message: str) -> ForkChanges:

@@ -93,9 +93,7 @@ def check() -> None:
     problem = ""
     try:
         agents = [load_agent(name) for name in asked["agents"]]
-        allowed = Allowed()
-        for agent in agents:
-            allowed |= Allowed.of(agent.modules, agent.models.values())
+        allowed = Allowed.of_agents(*agents)
         settings = load_settings(Path(asked["data_dir"]), allowed)
         needed = {*asked["modules"], *allowed.modules}  # one that was left out before may stay broken
         kept = tuple(name for name in settings.modules if name in needed)

@@ -159,7 +159,7 @@ async def task(
     from client.sdk.material import goal_with_images, material_for
 
     chosen, draft = which.chosen().finish()
-    settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
+    settings = common.worker_settings(Allowed.of_agents(chosen))
     if not unchecked:
         Catalog.load(settings).check(chosen, draft)
     made = pinned(chosen.task(await read_text(goal, "goal")))
@@ -192,8 +192,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
     choice = which.chosen()
     agent, draft = choice.finish()
     task = agent.task(await read_text(goal, "goal"))
-    allowed = Allowed.of(agent.modules, agent.models.values())
-    allowed |= Allowed(openai_base_url=choice.base_url)
+    allowed = Allowed.of_agents(agent) | Allowed(openai_base_url=choice.base_url)
     settings = common.worker_settings(allowed)
     own = starting.worker or common.remote() is None
     if own:
@@ -306,7 +305,7 @@ def _settings(common: CommonOptions, *choices: Choice) -> tuple[Settings, Allowe
         allowed |= Allowed(base_urls=(choice.base_url,) if choice.base_url else ())
         if choice.agent is not None:
             agent, _ = choice.finish()
-            allowed |= Allowed.of(agent.modules, agent.models.values())
+            allowed |= Allowed.of_agents(agent)
     settings = common.worker_settings(allowed)
     # the server that was typed for an earlier run of the directory gets the key again
     typed = recalled(settings.data_dir).openai_base_url

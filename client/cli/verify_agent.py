@@ -54,7 +54,7 @@ async def agent(  # each is an option of the command
     from workflows.verify.policy.report import compared, reported
 
     chosen, draft = Choice(agent=file).finish()
-    settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
+    settings = common.worker_settings(Allowed.of_agents(chosen))
     catalog = Catalog.load(settings)
     catalog.check(chosen, draft)
     served = [tool for server in await mcp_servers(settings) for tool in server.tools]
