@@ -15,7 +15,7 @@ from client.agents.agentfile import AgentFile, Choice, listed_agent
 from client.agents.catalog import check_key
 from client.agents.files import SCRIPTED, agents_here, shipped_agents
 from client.console.page import Console, Handler, form_of
-from client.console.radius import Question
+from client.console.radius import RadiusQuestion
 from client.errors import UsageError
 from client.proof.agent import judged
 
@@ -110,7 +110,7 @@ async def agent_page(console: Console, request: Request) -> Response:
         title=offer.name,
         offer=offer,
         found=await console.radii.answer(
-            Question(agent=agent, modules=agent.modules, specs=tuple(about.specs.values()))
+            RadiusQuestion(agent=agent, modules=agent.modules, specs=tuple(about.specs.values()))
         ),
         unlisted=[name for name in agent.tools if name not in about.specs],
     )

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from activities.contracts import JsonObject
 from client.console.forms import Field, arguments_in, field_key, fields_of
 from client.console.page import Console, Handler, Parts, form_of, link
-from client.console.radius import Question, question_of_run
+from client.console.radius import RadiusQuestion, question_of_run
 from client.console.sources import RunView
 from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError
@@ -162,7 +162,7 @@ class _Alone:
     def __init__(self, console: Console, run: str, name: str) -> None:
         self._console, self._run, self._name = console, run, name
         self._status: RunStatus | None = None
-        self._question: Question | None = None
+        self._question: RadiusQuestion | None = None
 
     async def part(self) -> Markup:
         """One sentence, as the run is now; empty while nobody knows it."""
@@ -176,7 +176,7 @@ class _Alone:
         found = self._console.radii.known(self._question) if self._question else None
         return self._console.part("_alone.html", sentence=found.sentence if found else "")
 
-    async def _asked(self, view: RunView) -> Question | None:
+    async def _asked(self, view: RunView) -> RadiusQuestion | None:
         page = await self._console.agents.requests_page(self._run, schemas=True)
         asked = next((one for one in page.open if one.id == self._name), None)
         if asked is None or asked.kind != "approval" or asked.tool not in page.tools:

@@ -24,7 +24,7 @@ from client.console.app import build
 from client.console.diagram import drawing
 from client.console.forms import arguments_in, fields_of
 from client.console.page import Console
-from client.console.radius import Answers, Question
+from client.console.radius import Radii, RadiusQuestion
 from client.keys import Signer, new_key, signer
 from client.proof.digests import digests_of
 from client.sdk.agent import AgentClient
@@ -648,7 +648,7 @@ async def test_agents_page_says_what_it_can_do_with_nobody_asked(
 
 async def test_what_the_solver_has_found_is_kept() -> None:
     pytest.importorskip("z3")
-    answers, question = Answers(), Question(agent=AgentSpec(), modules=(), specs=())
+    answers, question = Radii(), RadiusQuestion(agent=AgentSpec(), modules=(), specs=())
     assert answers.known(question) is None
     found = await answers.answer(question)
     assert answers.known(question) is found is await answers.answer(question)
@@ -659,7 +659,7 @@ async def test_what_could_not_be_answered_is_asked_again(tmp_path: Path) -> None
     pytest.importorskip("z3")
     file = tmp_path / "odd.py"
     file.write_text("oops")
-    answers, question = Answers(), Question(agent=AgentSpec(), modules=(str(file),), specs=())
+    answers, question = Radii(), RadiusQuestion(agent=AgentSpec(), modules=(str(file),), specs=())
     assert "oops" in (await answers.answer(question)).problem
     file.write_text("")
     assert not (await answers.answer(question)).problem
@@ -670,14 +670,14 @@ async def test_questions_about_where_a_run_was_do_not_queue(tmp_path: Path) -> N
     pytest.importorskip("z3")
     file = tmp_path / "slow.py"
     file.write_text("import time; time.sleep(3600)")
-    answers = Answers()
+    answers = Radii()
     for line in ("one", "two", "three"):
-        old = Question(agent=AgentSpec(), modules=(str(file),), specs=(), about=line)
+        old = RadiusQuestion(agent=AgentSpec(), modules=(str(file),), specs=(), about=line)
         assert answers.known(old) is None
         await asyncio.sleep(0)
         answers.drop(old)
     async with asyncio.timeout(30):
-        await answers.answer(Question(agent=AgentSpec(), modules=(), specs=()))
+        await answers.answer(RadiusQuestion(agent=AgentSpec(), modules=(), specs=()))
 
 
 async def test_open_request_says_what_the_run_could_do_without_the_person(
