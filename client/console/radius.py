@@ -42,7 +42,7 @@ from workflows.verify.policy.report import (
 from workflows.verify.policy.under_way import UnderWay, agent_under_way
 
 if TYPE_CHECKING:  # what shows runs imports Temporal, which takes the process half of its time to answer
-    from client.console.sources import RunView
+    from client.console.run_views import RunView
 
 __all__ = ["Radii", "Radius", "RadiusQuestion", "RadiusRow", "answer_to", "question_of_run", "serve"]
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from activities.contracts import is_visible
 from client.console.diagram import drawing
 from client.console.page import Console, Handler, Parts, form_of
-from client.console.sources import RunView
+from client.console.run_views import RunView
 from client.console.steps import log_rows, path_of, request_history, steps_of
 from client.errors import NoWorker, RatchetError, UsageError
 from client.history.fork import ForkChanges
@@ -170,7 +170,7 @@ def _steps(view: RunView, request: Request) -> Sequence[Any]:
 async def run_page(console: Console, request: Request) -> Response:
     """A run as it happens."""
     run, tab = _run(request.query_params), request.query_params.get("view", "steps")
-    view = await console.sources.view(run)
+    view = await console.views.view(run)
     parts = _run_parts(console, request, view)
     first = next((int(name[5:]) for name in parts if name.startswith("step-")), 0)
     return console.page(
@@ -192,7 +192,7 @@ async def live_run(console: Console, request: Request) -> Response:
     """The same while the page is open."""
 
     async def parts() -> Parts:
-        view = await console.sources.view(_run(request.query_params))
+        view = await console.views.view(_run(request.query_params))
         return _run_parts(console, request, view)
 
     return console.stream(request, parts)
@@ -286,7 +286,7 @@ async def rollback_page(console: Console, request: Request) -> Response:
     """What was done since a step, before the run goes back to it."""
     run, step = _run(request.query_params, "run"), _number(request.query_params, "step")
     calls, unknown = await _effects(console, run, step)
-    view = await console.sources.view(run)
+    view = await console.views.view(run)
     view.source.checkpoint(step)
     return console.page(
         request,
@@ -317,7 +317,7 @@ async def fork_page(console: Console, request: Request) -> Response:
     """What a fork may do a second time, before it is started."""
     run, step = _run(request.query_params, "run"), _number(request.query_params, "step")
     effects = await console.agents.effects_to_repeat(run, step)
-    end = (await console.sources.view(run)).end
+    end = (await console.views.view(run)).end
     return console.page(
         request,
         "fork.html",

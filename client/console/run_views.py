@@ -16,7 +16,7 @@ from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.kernel.log import Checkpoint, Record, checkpoints
 from workflows.status import ASKING
 
-__all__ = ["RunView", "Sources"]
+__all__ = ["RunView", "RunViews"]
 
 MAX_CHILD_RUNS = 200
 MAX_KEPT_RUNS = 30
@@ -86,7 +86,7 @@ class _Known:
     problem: str = ""
 
 
-class Sources:
+class RunViews:
     """Reads runs, and keeps what was read of the newest ones."""
 
     def __init__(self, agents: AgentClient) -> None:
