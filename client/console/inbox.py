@@ -21,14 +21,13 @@ from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError
 from client.runs.amounts import amounts_from
 from client.runs.listing import RequestSummary
-from client.runs.requests import DECISIONS, decision_text, request_reason
+from client.runs.requests import DECISIONS, AnyRequest, decision_text, request_reason
 from client.sdk.people import decision_from
 from workflows.api import RunStatus
 from workflows.people import Request, StandingApproval
 
 __all__ = ["ROUTES"]
 
-AnyRequest = Request | RequestSummary
 MAX_SHOWN_REQUESTS = 100
 """Requests on the page; who decides them sees the others."""
 MAX_CLOSED_REQUESTS = 20

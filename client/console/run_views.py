@@ -79,7 +79,7 @@ class _Known:
     task: AgentTask | None = None
     records: tuple[Record, ...] = ()
     replayed: tuple[Record, ...] = ()
-    """Behind those, where no worker answered: what today's code wrote; the run may say otherwise."""
+    """Records after these, from a replay with today's code. A worker's answer replaces them."""
     result: RunResult | None = None
     status: RunStatus | None = None
     children: tuple[RunLine, ...] = ()
