@@ -197,13 +197,13 @@ async def _until_bug(
 # -- interrupted runs --------------------
 
 
-async def resume_all(common: CommonOptions, settings: Settings, allowed: Allowed, how: Starting) -> int:
+async def resume_all(common: CommonOptions, settings: Settings, allowed: Allowed, starting: Starting) -> int:
     """Continue the interrupted runs of the directory until each is over; the exit code.
 
     Args:
         settings: of the worker that continues them.
         allowed: what was named for it now.
-        how: the runs are shown.
+        starting: how the runs are shown.
     """
     running: list[str] = []
     try:
@@ -218,7 +218,8 @@ async def resume_all(common: CommonOptions, settings: Settings, allowed: Allowed
                 for run_id in running:
                     render.note(f"run {plain(run_id)}")
                     try:
-                        codes.append(await follow(client, run_id, as_json=how.as_json, verbose=how.verbose))
+                        as_json, verbose = starting.as_json, starting.verbose
+                        codes.append(await follow(client, run_id, as_json=as_json, verbose=verbose))
                     except RunFailed as error:  # the other runs continue
                         render.note(str(error))
                         codes.append(error.exit_code)

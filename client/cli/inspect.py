@@ -276,9 +276,9 @@ def _print_log(records: Sequence[Record], resets: list[Reset], *, full: bool) ->
         while resets and resets[0].at <= record.at:
             render.out().print(render.reset_block(resets.pop(0)))
         out = render.out()
-        out.print(render.hung(render.record_block(record, reader.read(record), before), out))
+        out.print(render.wrapped_block(render.record_block(record, reader.read(record), before), out))
         if changes := render.change_block(record, full=full):
-            out.print(render.hung(changes, out))
+            out.print(render.wrapped_block(changes, out))
     for reset in resets:
         render.out().print(render.reset_block(reset))
 

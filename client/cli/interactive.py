@@ -235,7 +235,7 @@ class _Announcer:
             commands = decision_commands(request, request.run)
             print_json({"request": request, "answers": commands}, indent=None, stream=sys.stderr)
             return
-        with self._view.still():
+        with self._view.without_live_line():
             notes().print(request_block(request, request.run))
             end = "" if request.deadline else ", for ever if none comes"
             head = f"nobody can be asked here: the run waits for one of these, from any terminal{end}"
@@ -334,7 +334,7 @@ class Questions:
         """Ask until it is decided here or elsewhere, has changed, or the person leaves it."""
         key = request.run, request.id
         self._asking = key
-        with self._view.still() as console:
+        with self._view.without_live_line() as console:
             asking = asyncio.create_task(self._ask(request, console))
             asking.add_done_callback(lambda _: self._news.set())
             try:

@@ -100,7 +100,7 @@ def _line(name: str, one: _Sum) -> CostLine:
 
 
 def _outermost(run: str, known: Mapping[str, str]) -> str:
-    """The run above an inner one, whose id begins with that of the other."""
+    """The outermost known run of an id: an inner run's id begins with it."""
     parts = run.split("/")
     above = ("/".join(parts[:number]) for number in range(1, len(parts)))
     return next((one for one in above if one in known), run)
