@@ -25,7 +25,8 @@ from rich.text import Text
 from activities.contracts.record_events import REQUEST_CLOSED
 from activities.extras import missing_extra
 from client.cli.live import LiveView
-from client.cli.render import notes, print_json
+from client.cli.output import print_json
+from client.cli.render import notes
 from client.cli.render_requests import choices, decision_commands, keys_of, request_block
 from client.cli.typed import check_counter
 from client.errors import NotConfirmed, RatchetError

@@ -21,7 +21,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client.cli.output import note, print_json, print_lines, wrapped
+from client.cli.output import note, wrapped
 from client.runs.readings import Reading, is_call
 from client.runs.words import (
     clock,
@@ -51,9 +51,9 @@ if TYPE_CHECKING:  # these import temporalio
     from workflows.steps import StepLine
 
 __all__ = [
-    "change_block", "checked_line", "checkpoint_table", "comparison_block", "hanging_text", "listing", "note",
-    "notes", "one_line", "out", "pairs", "print_json", "print_lines", "record_block", "replay_block",
-    "reset_block", "result_text", "snapshot_block", "status_block", "steps_table", "wrapped_block",
+    "change_block", "checked_line", "checkpoint_table", "comparison_block", "hanging_text", "listing",
+    "notes", "out", "pairs", "record_block", "replay_block", "reset_block", "result_text",
+    "snapshot_block", "status_block", "steps_table", "wrapped_block",
 ]  # fmt: skip
 
 REASON_LINES, REASON_CHARACTERS = 8, 900

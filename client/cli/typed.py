@@ -19,7 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from activities.contracts import JsonObject
 from client.agents.yaml import parse
-from client.cli.render import note, notes
+from client.cli.output import note
+from client.cli.render import notes
 from client.errors import RatchetError, UsageError
 from client.runs.words import plain
 from workflows.kernel.canonical import canonical
