@@ -21,7 +21,7 @@ from typer._click.exceptions import MissingParameter  # public nowhere else
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
 from activities.extras import EXTRAS, installed_version, missing_extra
-from client.cli.values import PlainGroup
+from client.cli.plain_params import PlainGroup
 from client.errors import RatchetError, UsageError
 from client.runs.words import plain
 

@@ -19,16 +19,16 @@ import typer
 from client.agents.yaml import nearest, parse
 from client.cli import render, render_requests
 from client.cli.app import COMMANDS
+from client.cli.edited_arguments import Draft, arguments_from, number_hint
 from client.cli.inbox import open_requests
 from client.cli.interactive import confirm, person_here
 from client.cli.options import By, CommonOptions, Json, RunName, command
 from client.cli.output import note, print_json
 from client.cli.standard_input import read_text
-from client.cli.typed import Draft, arguments_from, check_counter, number_hint
 from client.errors import NotConfirmed, NoWorker, RatchetError, Refused, UsageError
 from client.history.checkpoints import source_of
 from client.keys import Signer, signer
-from client.runs.amounts import amounts_from, caps_from
+from client.runs.amounts import amounts_from, caps_from, check_counter
 from client.runs.requests import AnyRequest, command_text, decision_text
 from client.runs.words import plain, request_line
 from client.sdk.agent import AgentClient

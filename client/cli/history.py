@@ -107,7 +107,7 @@ async def check(
 
 async def _check_archive(common: CommonOptions, as_json: bool) -> int:
     """Print what is wrong with the archive."""
-    from client.runs.unarchived import ArchiveProblem, missing_ends
+    from client.runs.archive_repair import ArchiveProblem, missing_ends
 
     async with common.runs() as runs:
         problems = [

@@ -28,10 +28,9 @@ from client.cli.live import LiveView
 from client.cli.output import print_json
 from client.cli.render import notes
 from client.cli.render_requests import choices, decision_commands, keys_of, request_block
-from client.cli.typed import check_counter
 from client.errors import NotConfirmed, RatchetError
 from client.keys import signer
-from client.runs.amounts import amounts_from
+from client.runs.amounts import amounts_from, check_counter
 from client.runs.requests import decision_text
 from client.runs.words import plain, request_line
 from workflows.people import Decided, Request, Verb
