@@ -66,7 +66,6 @@ async def run(
 async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl = None) -> int:
     """Run the embedded server, a worker and the console until Ctrl-C. It reloads changed code."""
     from client.cli import reload, render
-    from client.cli.loaded import loaded_lines
     from client.cli.worker import own_worker, remember_for_workers, until_seen
     from client.console.app import serving_console
     from client.keys import signer
@@ -90,7 +89,7 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
             if client.ui:
                 notes.print(f"Web UI    {client.ui}{await _decode_for_ui(settings, stack)}")
                 notes.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
-            for line in loaded_lines(agents, settings):
+            for line in reload.loaded_lines(agents, settings):
                 notes.print(plain(line), soft_wrap=True)
             notes.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
             await _until_changed(client, settings, reload.changed(agents, settings, before))
