@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.contracts.conversation import Message, NativeCall
-from activities.contracts.titles import call_title
+from activities.contracts.titles import call_title, edited_title
 from workflows.kernel.log import EDITED, NO_CALLS, STEERED, LoggedCall, Record
 
 __all__ = ["ShownCall", "RecordReader", "Reading", "is_call", "is_said_by_its_call"]
@@ -36,7 +36,7 @@ class ShownCall:
     @property
     def heading(self) -> str:
         """The title, and who edited the call."""
-        return f"{self.title}, edited by {self.edited_by}" if self.edited_by else self.title
+        return edited_title(self.title, self.edited_by)
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ from activities.contracts.base import Frozen, JsonObject, added
 from activities.contracts.conversation import Message
 from activities.contracts.labels import LabelSource
 from activities.contracts.record_events import FORKED
+from activities.contracts.titles import edited_title
 
 __all__ = [
     "CLOSED",
@@ -91,7 +92,7 @@ class LoggedCall(Frozen):
     @property
     def heading(self) -> str:
         """The title, and who edited the call."""
-        return f"{self.title}, edited by {self.edited_by}" if self.edited_by else self.title
+        return edited_title(self.title, self.edited_by)
 
     @property
     def summary(self) -> str:
