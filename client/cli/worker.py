@@ -97,7 +97,7 @@ async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_
             note(f"left alone: {others} not over; `ratchet list --running` shows what each waits for")
     else:
         await _check_waiting(client, settings, lines)
-        _name_unfinished(lines, "continued by this worker")
+        _name_unfinished(lines)
         queues |= {line.task_queue for line in lines}
     async with client.connection.working(*queues):
         yield
@@ -139,7 +139,7 @@ async def continue_stopped(client: AgentClient, settings: Settings) -> Never:
                         refused.add(queue)
                         note(str(error))
                         continue
-                    _name_unfinished(stopped, "continued by this worker")
+                    _name_unfinished(stopped)
                     workers[queue] = await stack.enter_async_context(AsyncExitStack())
                     await workers[queue].enter_async_context(client.connection.working(queue))
 
@@ -186,8 +186,8 @@ def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]
         yield str(error)
 
 
-def _name_unfinished(lines: Sequence[RunLine], what_follows: str) -> None:
-    """Say which runs of the directory are not over."""
+def _name_unfinished(lines: Sequence[RunLine]) -> None:
+    """Say which runs of the directory are not over, and that this worker continues them."""
     rows = [
         f"  {plain(line.id)}  agent {plain(line.agent)}: {one_line(line.goal, 60)}{plain(_waits(line))}"
         for line in lines[:MAX_NAMED_RUNS]
@@ -195,7 +195,7 @@ def _name_unfinished(lines: Sequence[RunLine], what_follows: str) -> None:
     if len(lines) > MAX_NAMED_RUNS:
         rows.append(f"  and {len(lines) - MAX_NAMED_RUNS} more: ratchet list --running")
     if rows:
-        note("\n".join([f"Not over in this directory, and {what_follows}:", *rows]))
+        note("\n".join(["Not over in this directory, and continued by this worker:", *rows]))
 
 
 def _waits(line: RunLine) -> str:
