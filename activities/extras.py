@@ -1,8 +1,8 @@
-"""What is not in every installation: the packages of the extras, and the line for a person who lacks one."""
+"""What is installed: Ratchet's version, the packages of the extras, the line for a person who lacks one."""
 
 from __future__ import annotations
 
-__all__ = ["EXTRAS", "missing_extra"]
+__all__ = ["EXTRAS", "installed_version", "missing_extra"]
 
 EXTRAS = {
     "jinja2": ("console", "the console"),
@@ -29,3 +29,13 @@ def missing_extra(package: str) -> str:
         f"{what} needs Ratchet's extra `{extra}`, which is not installed; add it in this environment: "
         f"`pip install 'ratchet[{extra}]'` (pip keeps the Ratchet that is there)"
     )
+
+
+def installed_version() -> str:
+    """Of Ratchet; empty: a checkout that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("ratchet")
+    except PackageNotFoundError:
+        return ""

@@ -78,7 +78,7 @@ Describe = Callable[[Sequence[str]], Awaitable[tuple[ToolSpec, ...]]]
 MCP server is away."""
 
 
-class _Before(NamedTuple):
+class _EarlierAttempts(NamedTuple):
     """What the attempts before were. Temporal keeps only the newest heartbeat for the next attempt, so each
     one carries this."""
 
@@ -90,7 +90,7 @@ class _Before(NamedTuple):
     """How many failed. One that was lost with its worker, or missed a heartbeat, does not count."""
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def heartbeat_tail(self) -> tuple[int, ...]:
         """What a heartbeat carries after its text."""
         return tuple(self) if any(self) else ()
 
@@ -137,10 +137,10 @@ class ModelActivities:
         sent that died with its worker is not counted: the next one sends the same bytes, under the same key.
         """
         began, info = time.monotonic(), activity.info()
-        before = _Before(*map(int, info.heartbeat_details[1:4]))
+        before = _EarlierAttempts(*map(int, info.heartbeat_details[1:4]))
         requests = RequestCount(_most_requests(request), before.requests)
         try:
-            reply = await self._asked(request, began, requests, before.kept)
+            reply = await self._ask(request, began, requests, before.heartbeat_tail)
         except asyncio.CancelledError:
             details = activity.cancellation_details()
             if requests.sent < 2 or details is None or not details.cancel_requested:
@@ -180,8 +180,9 @@ class ModelActivities:
         if request.setup in self._paused_until:
             return None
         requests.most = _most_requests(request)
-        kept = (failures_before(), time.time())  # of the tool's attempts; since when the model is asked
-        reply = await self._asked(request, began, requests, kept, waits=False)
+        # failures of the tool's attempts; since when the model is asked
+        heartbeat_tail = (failures_before(), time.time())
+        reply = await self._ask(request, began, requests, heartbeat_tail, waits=False)
         if not isinstance(reply, ProviderError):
             return reply
         if reply.error != "recoverable" and reply.type != OUT_OF_REQUESTS:
@@ -189,21 +190,21 @@ class ModelActivities:
             self._paused_until[request.setup] = time.monotonic() + pause
         return None
 
-    async def _asked(
+    async def _ask(
         self,
         request: ModelInput,
         began: float,
         requests: RequestCount,
-        kept: tuple[float, ...],
+        heartbeat_tail: tuple[float, ...],
         *,
         waits: bool = True,
     ) -> ModelReplied | ProviderError:
-        """The reply, in an activity that began then; `kept` is what its heartbeats carry after their text,
+        """The reply, in an activity that began then; its heartbeats carry `heartbeat_tail` after their text.
         `waits`: for rate limits, as no tool's call does. A failure is returned: what a provider's library
         raised may hold the key, so it must be nobody's cause."""
         started = time.monotonic()
         try:
-            described = await self._described(request.describe, kept)
+            described = await self._described(request.describe, heartbeat_tail)
         except TransientError as error:
             return ProviderError("transient", "mcp_server_away", str(error))
         setup, base = self._setup(request, described), self._base(request)
@@ -230,7 +231,7 @@ class ModelActivities:
         )
         try:
             first = None if waits else AFTER_CALL_SECONDS
-            async with heartbeats(lambda: (_end(tail), *kept), self.heartbeat_seconds, first):
+            async with heartbeats(lambda: (_tail(tail), *heartbeat_tail), self.heartbeat_seconds, first):
                 complete = self._complete(call, began, show if waits else None)
                 reply = _with_estimate(_storable(await complete, call), call)
         except ProviderError as error:
@@ -249,12 +250,14 @@ class ModelActivities:
         }
         return reply.model_copy(update={**facts, "requested": f"{call.model.provider}/{call.model.name}"})
 
-    async def _described(self, names: Sequence[str], kept: tuple[float, ...]) -> tuple[ToolSpec, ...]:
+    async def _described(
+        self, names: Sequence[str], heartbeat_tail: tuple[float, ...]
+    ) -> tuple[ToolSpec, ...]:
         """The specs of these tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, and TransientError
         while an MCP server is away."""
         if not names:
             return ()
-        async with heartbeats(lambda: ("(waiting for MCP servers)", *kept), self.heartbeat_seconds):
+        async with heartbeats(lambda: ("(waiting for MCP servers)", *heartbeat_tail), self.heartbeat_seconds):
             return await self._describe(names)
 
     def _setup(self, request: ModelInput, described: tuple[ToolSpec, ...]) -> Setup:
@@ -304,7 +307,7 @@ class ModelActivities:
             available = ", ".join(sorted(self.providers)) or "none"
             words = f"this worker has no model provider {name!r}; it has: {available}"
             raise ProviderError("fatal", "unknown_provider", words)
-        use = None if self.limits is None else await self._admitted(self.limits, call, began, show)
+        use = None if self.limits is None else await self._wait_for_room(self.limits, call, began, show)
         with self._telemetry.asking(call) as asked:
             asked.result = reply = await _reply(provider, call, began)
         tokens = reply.usage.input_tokens + reply.usage.output_tokens
@@ -312,7 +315,7 @@ class ModelActivities:
             await self.limits.settle(use, tokens)
         return reply
 
-    async def _admitted(
+    async def _wait_for_room(
         self, limits: RateLimits, call: ModelCall, began: float, show: Callable[[str], None] | None
     ) -> Use | None:
         """Wait until rate limits let the question pass, and show for what; without `show` it may not wait.
@@ -392,7 +395,7 @@ def named_specs(specs: Mapping[str, ToolSpec], names: Sequence[str]) -> tuple[To
     return tuple(specs[name] for name in names)
 
 
-def _end(text: str) -> str:
+def _tail(text: str) -> str:
     """At most `TAIL_BYTES` of UTF-8."""
     return text.encode(errors="replace")[-TAIL_BYTES:].decode(errors="ignore")
 
@@ -417,8 +420,7 @@ def _seconds_at_start() -> float:
 
 
 def _seconds_of_attempt(began: float) -> float:
-    """The same until Temporal ends this attempt alone; infinite where that is when all of them end, because
-    the server gives no attempt more than what is left for all."""
+    """Seconds until Temporal ends this attempt. Infinite if the limit for all attempts comes first."""
     timeout = activity.info().start_to_close_timeout
     if timeout is None or timeout.total_seconds() >= _seconds_at_start():
         return math.inf

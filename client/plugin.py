@@ -114,7 +114,7 @@ class RatchetPlugin(SimplePlugin):
         with suppress(StoreError):  # left to the calls that need it
             await asyncio.to_thread(self.stores.calls.make)
         from activities.archiving import ArchiveActivities
-        from client.runs.unarchived import repairing
+        from client.runs.archive_repair import repairing_archive
 
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end_telemetry)
@@ -127,7 +127,7 @@ class RatchetPlugin(SimplePlugin):
             file = self.settings.signing_key
             key = private_key(file) if file else None
             archiving = ArchiveActivities(self.stores.archive, telemetry=self._telemetry, key=key)
-            await stack.enter_async_context(repairing(worker.client, worker.task_queue, archiving))
+            await stack.enter_async_context(repairing_archive(worker.client, worker.task_queue, archiving))
             await super().run_worker(worker, next)
 
     async def _end_telemetry(self) -> None:

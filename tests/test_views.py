@@ -18,7 +18,7 @@ from client.cli.live import LiveView
 from client.cli.render import record_block
 from client.console import steps as console
 from client.history.compare import align_steps
-from client.runs.calls import Reader
+from client.runs.readings import RecordReader
 from client.sdk.local import Local, ScriptedModel
 from tests.people import clerk
 from workflows import steps
@@ -188,6 +188,6 @@ async def test_log_names_each_call_where_it_is_asked_for_and_where_it_has_ended(
     }  # fmt: skip
     assert asked == ended
     assert set(asked.values()) >= {'look(x="a")', 'look(x="b")'}
-    reader = Reader()
+    reader = RecordReader()
     text = "\n".join(record_block(record, reader.read(record)).plain for record in records)
     assert text.count('→ look(x="a")') == 1

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 __all__ = [
-    "ATTRIBUTES", "FOR_ARCHIVE", "LOG_HEAD_KEY", "RESULT_KEY", "TASK_QUEUE", "WORKFLOW_TYPE", "Kind", "Verb",
+    "ATTRIBUTES", "FOR_ARCHIVE", "LOG_HEAD_KEY", "REQUESTS_KEY", "RESULT_KEY", "TASK_QUEUE", "WORKFLOW_TYPE",
+    "Kind", "Verb",
 ]  # fmt: skip
 
 WORKFLOW_TYPE = "AgentWorkflow"
 TASK_QUEUE = "ratchet"
+REQUESTS_KEY = "requests"
+"""Memo: the open requests in short, for lists."""
 RESULT_KEY = "result"
 """Memo of a run that Temporal shows as Canceled: its result."""
 FOR_ARCHIVE = "archive"

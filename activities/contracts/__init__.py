@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from activities.contracts.paths import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.patterns import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.read_only import *  # noqa: F403  # `__all__` there says which
+    from activities.contracts.record_events import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.schemas import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.specs import *  # noqa: F403  # `__all__` there says which
     from activities.contracts.titles import *  # noqa: F403  # `__all__` there says which
 else:
     MODULES = (
         "activities", "answers", "base", "chain", "characters", "conversation", "effects", "errors", "images",
-        "labels", "paths", "patterns", "read_only", "schemas", "specs", "titles",
+        "labels", "paths", "patterns", "read_only", "record_events", "schemas", "specs", "titles",
     )  # fmt: skip
 
     def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["call_title"]
+__all__ = ["call_title", "edited_title"]
 
 
 def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -16,6 +16,11 @@ def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
         for name, v in arguments.items()
     ]
     return f"{tool}({cut(', '.join(cut(word, 100) for word in words), 180)})"
+
+
+def edited_title(title: str, edited_by: str) -> str:
+    """The title, and who edited the call; empty: nobody."""
+    return f"{title}, edited by {edited_by}" if edited_by else title
 
 
 def cut(text: str, limit: int) -> str:

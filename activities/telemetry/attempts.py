@@ -10,12 +10,8 @@ from typing import Any, Literal
 from activities.contracts import CompensateInput, JsonObject, ReconcileInput, ToolInput
 from activities.provider import ProviderError
 
-__all__ = ["CLOSED", "OPENED", "Archived", "Attempt", "Part", "Redact", "ToolAttempt"]
+__all__ = ["Archived", "Attempt", "Part", "Redact", "ToolAttempt"]
 
-OPENED, CLOSED = "Requested", {"Decided", "Expired", "Withdrawn"}
-"""Events of a run's log about a request to people."""
-FORKED = "Forked"
-"""Event of the first record that a fork writes itself, after those it took from another run."""
 Part = Literal["run", "reconcile", "compensate"]
 """A function of a tool."""
 Redact = Callable[[dict[str, Any]], dict[str, Any]]
@@ -71,8 +67,3 @@ class Archived:
     """Of the log, without those that the archive had."""
     result: JsonObject | None
     """The result with its task, if it is new."""
-
-    def own(self, records: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
-        """The records without those that a fork has taken from another run."""
-        forks = [number for number, record in enumerate(records) if record["event"] == FORKED]
-        return records[forks[-1] :] if forks else records

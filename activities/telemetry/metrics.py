@@ -17,8 +17,9 @@ from prometheus_client.registry import Collector
 from temporalio import activity
 
 from activities.contracts import JsonObject, ModelReplied
+from activities.contracts.record_events import REQUEST_CLOSED, REQUEST_OPENED, own_records
 from activities.provider import ModelCall, ProviderError
-from activities.telemetry.attempts import CLOSED, OPENED, Archived, Attempt, ToolAttempt
+from activities.telemetry.attempts import Archived, Attempt, ToolAttempt
 
 __all__ = ["Metrics"]
 
@@ -124,7 +125,7 @@ class Metrics:
 
     def archived(self, new: Archived, whole: Callable[[], tuple[JsonObject, ...]]) -> None:
         """What is new in a log, and how its run ended. The archive has each once, so each is counted once."""
-        self._count_records(new.own(new.records))
+        self._count_records(own_records(new.records))
         if (result := new.result) is None:
             return
         task: Any = result["task"]
@@ -164,9 +165,9 @@ class Metrics:
                 place = [self._bounded_value(name, record[name]) for name in ("machine", "state")]
                 self._state_seconds.labels(*place).observe(max(times[1] - times[0], 0))
             about: Any = record.get("about") or {}
-            if record["event"] == OPENED:
+            if record["event"] == REQUEST_OPENED:
                 rules[about["request"]] = about.get("rule") or about["kind"]
-            elif record["event"] in CLOSED:
+            elif record["event"] in REQUEST_CLOSED:
                 labels = [self._bounded_value(name, about.get(name)) for name in ("kind", "outcome")]
                 self._requests.labels(*labels).inc()
             for rule in _refusing(record, rules):
@@ -193,7 +194,7 @@ def _refusing(record: JsonObject, rules: Mapping[str, str]) -> Iterable[str]:
     """The rules by which something was refused here: of `react`, of approvals, of the machine itself."""
     about: Any = record.get("about") or {}
     event, error = record["event"], record.get("error")
-    if event in CLOSED and about.get("outcome") in ("rejected", "expired"):
+    if event in REQUEST_CLOSED and about.get("outcome") in ("rejected", "expired"):
         return [f"approval:{rules.get(about['request'], about.get('kind'))}"]
     if record["machine"] == "react" and event in REFUSED_THOUGHTS:
         return RULE.findall(str(record.get("reason", ""))) if record["state"] == "validate" else ()

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -30,9 +29,11 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 from temporalio import activity
 
 from activities.contracts import JsonObject, Message, ModelReplied, ModelSpec
+from activities.contracts.record_events import REQUEST_CLOSED, REQUEST_OPENED, own_records
 from activities.endpoints import provider_of
+from activities.extras import installed_version
 from activities.provider import ModelCall
-from activities.telemetry.attempts import CLOSED, OPENED, Archived, Attempt, Redact, ToolAttempt
+from activities.telemetry.attempts import Archived, Attempt, Redact, ToolAttempt
 
 __all__ = ["Tracing", "span_id", "trace_id"]
 
@@ -52,7 +53,7 @@ class Tracing:
         """Raises ImportError: no exporter is installed for OTEL_EXPORTER_OTLP_PROTOCOL."""
         self._redact = redact
         self._batches = BatchSpanProcessor(_exporter())
-        self._scope = InstrumentationScope("ratchet", _version(), SCHEMA)
+        self._scope = InstrumentationScope("ratchet", installed_version() or None, SCHEMA)
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # the program has none
             trace.set_tracer_provider(_OfTools(resource=_resource(), shutdown_on_exit=False))
@@ -123,7 +124,7 @@ class Tracing:
             return
         parents: Any = result.get("parents") or ()
         root = str(parents[0][1]) if parents else new.run_id
-        run, records = span_id(root, new.workflow_id), new.own(whole())
+        run, records = span_id(root, new.workflow_id), own_records(whole())
         task: Any = result["task"]
         counters: Any = result["counters"]
         model = task["models"]["default"]
@@ -270,9 +271,9 @@ def _requests(records: Sequence[JsonObject]) -> Iterator[tuple[Mapping[str, Any]
     opened: dict[str, int] = {}
     for record in records:
         about: Any = record.get("about") or {}
-        if record["event"] == OPENED:
+        if record["event"] == REQUEST_OPENED:
             opened[about["request"]] = _nanoseconds(record["at"])
-        elif record["event"] in CLOSED and about.get("request") in opened:
+        elif record["event"] in REQUEST_CLOSED and about.get("request") in opened:
             yield about, opened.pop(about["request"]), _nanoseconds(record["at"])
 
 
@@ -298,13 +299,6 @@ def _message(message: Message) -> JsonObject:
         for call in message.tool_calls
     ]
     return {"role": message.role, "parts": parts}
-
-
-def _version() -> str | None:
-    try:
-        return version("ratchet")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return None
 
 
 def _resource() -> Resource:

@@ -81,21 +81,21 @@ from activities.tools.resources import ResourceNotOpen, Resources
 
 __all__ = ["CallNotBegun", "DigestsOf", "ToolActivities", "ToolRunner"]
 
-OUTSIDE = ("keyed", "unsafe")
+OUTSIDE_EFFECTS = ("keyed", "unsafe")
 """Effects of tools whose calls the call store knows."""
-TITLE = 300
+TITLE_CHARS = 300
 """Characters of a call's arguments, in words for people."""
 STORE_SECONDS = 12.0
 """How long a call waits for the call store, before and after it; `hosts/activities.py` has time for both."""
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 600.0
 """Seconds before a result is written again; each pause is twice the one before."""
-SMALL = 20_000
+SMALL_CHARS = 20_000
 """Characters of an output that is encoded at once: a thread costs more."""
 GRACE_SECONDS = 2.0
 """A cancelled asynchronous tool may clean up for so long."""
 TEXT_CHARS = 2000
 """The most that people are shown of what a tool says."""
-UNDO = "/undo"
+UNDO_SUFFIX = "/undo"
 """At the end of a call's key: the key of its compensation."""
 SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$", re.IGNORECASE)
 """Names of environment variables whose values no error may repeat."""
@@ -136,6 +136,17 @@ class ToolOutcome:
 
 def _error(error: ToolError, text: str) -> ToolOutcome:
     return ToolOutcome(encode(text), error)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCall:
+    """A call that can be made."""
+
+    tool: Tool[Any]
+    function: Callable[..., object]
+    params: BaseModel
+    seconds: float
+    """What the call may take."""
 
 
 class CallNotBegun(Exception):
@@ -214,7 +225,7 @@ class ToolRunner:
         seconds = time.monotonic() - started
         log.info("tool.returned", tool=request.tool[:64], seconds=round(seconds, 3), error=outcome.error)
         result = result.model_copy(update={"seconds": seconds})
-        await self._end(request.key, outcome, result)
+        await self._store_answer(request.key, outcome, result)
         return result
 
     async def reconcile_tool(
@@ -289,22 +300,22 @@ class ToolRunner:
             text = f"{request.tool}: {text}"[:TEXT_CHARS]
         done = Compensated(ok=outcome.error is None, text=text, cost_usd=outcome.cost_usd)
         # one that failed can be tried again, once its cause is gone
-        await self._end(request.key + UNDO, outcome, done if done.ok else None)
+        await self._store_answer(request.key + UNDO_SUFFIX, outcome, done if done.ok else None)
         return done
 
     async def _outcome(
         self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat, failures: int
     ) -> ToolOutcome:
-        """How one attempt of a tool's function ended; so many before it have failed."""
+        """Make one attempt of a tool's function. `failures`: attempts before it that failed."""
         is_last = failures + 1 >= request.attempts
-        ready = await self._opened(part, request, attempt, is_last)
+        ready = await self._with_resources(part, request, attempt, is_last)
         if isinstance(ready, ToolOutcome):
             return ready
-        tool, function, params, seconds = ready
+        tool, function = ready.tool, ready.function
         repeatable = tool.repeatable or part == "reconcile"
-        key = request.key + UNDO if part == "compensate" else request.key
-        begins = self.calls is not None and part != "reconcile" and tool.effect in OUTSIDE
-        if begins and (before := await self._before(key, request, tool)) is not None:
+        key = request.key + UNDO_SUFFIX if part == "compensate" else request.key
+        begins = self.calls is not None and part != "reconcile" and tool.effect in OUTSIDE_EFFECTS
+        if begins and (before := await self._begin_outside_call(key, request, tool)) is not None:
             return before
         ended = threading.Event()
         call = ToolCallContext(
@@ -316,7 +327,8 @@ class ToolRunner:
             undoes=request.key if part == "compensate" else "",
         )
         try:
-            outcome = await _performed(part, function, _arguments(function, request, params, call), seconds)
+            arguments = _arguments(function, request, ready.params, call)
+            outcome = await _performed(part, function, arguments, ready.seconds)
         finally:
             ended.set()
         if outcome.error == "timeout":
@@ -335,11 +347,11 @@ class ToolRunner:
             raise TransientError(outcome.text)
         return replace(outcome, begun=begins and (outcome.error is None or not repeatable))
 
-    async def _ready(
+    async def _resolved(
         self, part: Part, request: Request, attempt: int, is_last: bool
-    ) -> tuple[Tool[Any], Callable[..., object], BaseModel] | ToolOutcome:
-        """The tool, its function and its arguments; a ToolOutcome: it cannot be called. Raises
-        TransientError where another attempt may find an MCP server."""
+    ) -> ReadyCall | ToolOutcome:
+        """The call without its resources; a ToolOutcome: it cannot be made. Raises TransientError where
+        another attempt may find an MCP server."""
         try:
             tool = self.tools.get(request.tool) or await self.mcp.tool(request.tool)
         except (TransientError, Unusable) as error:
@@ -361,19 +373,19 @@ class ToolRunner:
         params = _params(tool, request.arguments)
         if isinstance(params, str):
             return _error("bad_arguments", f"{params}. The tool was not run.")
-        return tool, function, params
+        return ReadyCall(tool, function, params, tool.timeout_seconds)
 
-    async def _opened(
+    async def _with_resources(
         self, part: Part, request: Request, attempt: int, is_last: bool
-    ) -> tuple[Tool[Any], Callable[..., object], BaseModel, float] | ToolOutcome:
-        """As `_ready`, with the function's resources and the seconds that it has left: to open them is a part
-        of the call. Raises TransientError where another attempt may open them."""
-        ready = await self._ready(part, request, attempt, is_last)
+    ) -> ReadyCall | ToolOutcome:
+        """As `_resolved`, with the resources opened. Opening counts against the tool's seconds. Raises
+        TransientError where another attempt may open them."""
+        ready = await self._resolved(part, request, attempt, is_last)
         if isinstance(ready, ToolOutcome):
             return ready
-        tool, function, params = ready
+        tool, function = ready.tool, ready.function
         try:
-            given, seconds = await self.resources.of(function, tool.timeout_seconds)
+            given, seconds = await self.resources.of(function, ready.seconds)
         except ResourceNotOpen as error:
             cause = error.__cause__ or error
             log.warning("resource.not_opened", tool=tool.name, resource=str(error), at=_places(cause))
@@ -385,10 +397,11 @@ class ToolRunner:
             if is_transient and not is_last and (tool.repeatable or part == "reconcile"):
                 raise TransientError(text) from error
             return _error("transient" if is_transient else "failed", text)
-        return tool, functools.partial(function, **given) if given else function, params, seconds
+        function = functools.partial(function, **given) if given else function
+        return replace(ready, function=function, seconds=seconds)
 
-    async def _before(self, key: str, request: Request, tool: Tool[Any]) -> ToolOutcome | None:
-        """Write down that the call begins; not None: why it is not made. Raises CallNotBegun."""
+    async def _begin_outside_call(self, key: str, request: Request, tool: Tool[Any]) -> ToolOutcome | None:
+        """Note that the call begins. Returns an outcome if it must not be made. Raises CallNotBegun."""
         began = time.time()
         try:
             known = await self._note_begin(request, key, began)
@@ -422,7 +435,7 @@ class ToolRunner:
         if self.calls is None:
             return None
         calls, reset = self.calls, None if isinstance(request, CompensateInput) else request.after_reset
-        title = f"{request.tool}({readable(json.dumps(request.arguments, ensure_ascii=False))[:TITLE]})"
+        title = f"{request.tool}({readable(json.dumps(request.arguments, ensure_ascii=False))[:TITLE_CHARS]})"
 
         def begin() -> KnownCall | None:
             return calls.begin(key, _digest(request), title, reset, at=at, void=request.void)
@@ -435,7 +448,7 @@ class ToolRunner:
             text = f"{where}: no answer within {STORE_SECONDS:g} s. Check that it runs and is not locked."
             raise StoreUnavailable(text) from error
 
-    async def _end(self, key: str, outcome: ToolOutcome, result: BaseModel | None) -> None:
+    async def _store_answer(self, key: str, outcome: ToolOutcome, result: BaseModel | None) -> None:
         """Write down the answer of a call; None: it may be made again. The tool has run and its answer must
         not be lost, so a store that is away is tried again in the background, until it is back. A worker that
         stops before leaves the outcome unknown there, for runs that are reset."""
@@ -460,7 +473,7 @@ class ToolRunner:
         output, specs = outcome.output, request.artifacts if outcome.error is None else ()
         cap = self.settings.output_cap
         keeps = bool(specs) or not output.is_text or len(output.text) > cap
-        place = asyncio.to_thread if keeps else _here  # a thread costs more than a short text
+        place = asyncio.to_thread if keeps else _inline  # a thread costs more than a short text
         text, whole = await place(shown, output, cap, self.blobs)
         if outcome.images:
             text = "\n".join(
@@ -531,7 +544,7 @@ class ToolActivities:
 
         Raises `ApplicationError` of type `Transient` to be called again."""
         began, models = time.monotonic(), self._models
-        result = await self._attempted("run", self.runner.run_tool, request)
+        result = await self._run_attempt("run", self.runner.run_tool, request)
         if models is None:
             return result
         requests = RequestCount()
@@ -547,7 +560,7 @@ class ToolActivities:
     @activity.defn(name="reconcile_tool")
     async def reconcile_tool(self, request: ReconcileInput) -> Reconciled:
         """Did a call take effect? Raises `ApplicationError` of type `Transient` to be called again."""
-        return await self._attempted("reconcile", self.runner.reconcile_tool, request)
+        return await self._run_attempt("reconcile", self.runner.reconcile_tool, request)
 
     @activity.defn(name="block_call")
     async def block_call(self, request: ToolInput) -> CallBlocked:
@@ -562,9 +575,9 @@ class ToolActivities:
     @activity.defn(name="compensate_tool")
     async def compensate_tool(self, request: CompensateInput) -> Compensated:
         """Undo a call; raises `ApplicationError` of type `Transient` to be called again."""
-        return await self._attempted("compensate", self.runner.compensate_tool, request)
+        return await self._run_attempt("compensate", self.runner.compensate_tool, request)
 
-    async def _attempted(
+    async def _run_attempt(
         self,
         part: Part,
         function: Callable[[Q, int, Heartbeat, int], Awaitable[R]],
@@ -674,9 +687,9 @@ async def _call_function(
             value = await _in_thread(function, *arguments)
         if inspect.isawaitable(value):
             value = await value
-        if isinstance(value, str) and len(value) <= SMALL:
-            return _read(part, value)
-        return await _in_thread(_read, part, value)
+        if isinstance(value, str) and len(value) <= SMALL_CHARS:
+            return _outcome_of(part, value)
+        return await _in_thread(_outcome_of, part, value)
     except asyncio.CancelledError:
         raise
     except TRANSIENT_ERRORS as error:
@@ -719,7 +732,7 @@ async def _in_thread(function: Callable[..., R], *arguments: object) -> R:
     return returned
 
 
-async def _here(function: Callable[..., R], *arguments: object) -> R:
+async def _inline(function: Callable[..., R], *arguments: object) -> R:
     return function(*arguments)
 
 
@@ -735,7 +748,7 @@ _left_behind: set[asyncio.Task[Any]] = set()
 """Tasks that ignored their cancellation: asyncio needs a reference to them until they end."""
 
 
-def _read(part: Part, value: object) -> ToolOutcome:
+def _outcome_of(part: Part, value: object) -> ToolOutcome:
     """What a function of a tool returned; in a thread, because encoding may take long."""
     happened = None
     if part == "reconcile":

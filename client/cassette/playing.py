@@ -172,7 +172,7 @@ class _Player(Recorder):
             return
         self._differs(_name(recorded or entry), recorded, entry, name)
 
-    def _differs(self, what: str, recorded: Entry | None, today: Entry | None, name: str = "") -> None:
+    def _differs(self, what: str, recorded: Entry | None, today: Entry | None, name: str) -> None:
         step = self.drives[name].run.suspension.snapshot.step
         self.difference = self.difference or _diff(f"step {step}, {what}", recorded, today)
 

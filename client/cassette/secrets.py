@@ -52,10 +52,9 @@ OF_THE_FORMAT = {"tools", "runs", "cassette", "run"}
 """Parts that hold no values of users: descriptions and schemas of tools."""
 
 
-def secrets_of_environment(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def secrets_of_environment() -> tuple[str, ...]:
     """Values of this process's environment whose names say that they are secrets, API keys among them."""
-    found = os.environ if environment is None else environment
-    return tuple(value for name, value in found.items() if NAME.search(name) and len(value) >= SHORTEST)
+    return tuple(value for name, value in os.environ.items() if NAME.search(name) and len(value) >= SHORTEST)
 
 
 def without_secrets(

@@ -20,8 +20,8 @@ import typer
 from typer._click.exceptions import MissingParameter  # public nowhere else
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
-from activities.extras import EXTRAS, missing_extra
-from client.cli.values import PlainGroup
+from activities.extras import EXTRAS, installed_version, missing_extra
+from client.cli.plain_params import PlainGroup
 from client.errors import RatchetError, UsageError
 from client.runs.words import plain
 
@@ -211,12 +211,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            typer.echo(f"ratchet {version('ratchet')}")
-        except PackageNotFoundError:
-            typer.echo("ratchet, run from a checkout that is not installed")
+        found = installed_version()
+        typer.echo(f"ratchet {found}" if found else "ratchet, run from a checkout that is not installed")
         raise typer.Exit
 
 

@@ -15,6 +15,7 @@ from client.cassette.file import cassette_text, write_cassette
 from client.cassette.playing import Verdict, play
 from client.cli import render
 from client.cli.options import CommonOptions, Json, RunName, command
+from client.cli.output import note, print_lines
 from client.errors import RatchetError, UsageError
 from client.runs.words import counted, plain
 from client.server.workerconfig import Allowed
@@ -89,9 +90,9 @@ async def export(
         typer.echo(cassette_text(cassette), nl=False)
     else:
         await asyncio.to_thread(write_cassette, cassette, out)
-    render.note(f"{_counted(verdict)}, {_removed(cassette)}{f'; written to {out}' if out else ''}")
+    note(f"{_counted(verdict)}, {_removed(cassette)}{f'; written to {out}' if out else ''}")
     if not verdict.ok:
-        render.note(f"it does not play as it was recorded: {verdict.difference}")
+        note(f"it does not play as it was recorded: {verdict.difference}")
     return 0 if verdict.ok else 1
 
 
@@ -131,10 +132,10 @@ async def play_files(
         if not as_json:
             _print(lines[-1], verdict, show=show)
     if as_json:
-        render.print_lines(lines)
+        print_lines(lines)
     elif len(lines) > 1:
         passed = sum(line.ok for line in lines)
-        render.note(f"{passed} passed, {len(lines) - passed} failed")
+        note(f"{passed} passed, {len(lines) - passed} failed")
     return 0 if all(line.ok for line in lines) else 1
 
 

@@ -19,15 +19,16 @@ import typer
 from client.agents.yaml import nearest, parse
 from client.cli import render, render_requests
 from client.cli.app import COMMANDS
+from client.cli.edited_arguments import Draft, arguments_from, number_hint
 from client.cli.inbox import open_requests
 from client.cli.interactive import confirm, person_here
 from client.cli.options import By, CommonOptions, Json, RunName, command
+from client.cli.output import note, print_json
 from client.cli.standard_input import read_text
-from client.cli.typed import Draft, arguments_from, check_counter, number_hint
 from client.errors import NotConfirmed, NoWorker, RatchetError, Refused, UsageError
 from client.history.checkpoints import source_of
 from client.keys import Signer, signer
-from client.runs.amounts import amounts_from, caps_from
+from client.runs.amounts import amounts_from, caps_from, check_counter
 from client.runs.requests import AnyRequest, command_text, decision_text
 from client.runs.words import plain, request_line
 from client.sdk.agent import AgentClient
@@ -77,7 +78,7 @@ class Sending:
         """Print what a message did: as text, or with all facts as JSON."""
         if self.as_json:
             kinds = {Decided: "decided", CommandDone: "done", SentSignal: "sent"}
-            render.print_json({"run": run, **facts, kinds[type(done)]: done})
+            print_json({"run": run, **facts, kinds[type(done)]: done})
         else:
             render.out().print(plain(text))
 
@@ -380,7 +381,7 @@ async def rollback(  # noqa: PLR0913, PLR0917  # one parameter for each option
             confirmed, calls = calls, await _effects(client, run_id, step)
             if calls == confirmed:
                 break
-            render.note("more was done meanwhile:")
+            note("more was done meanwhile:")
             _print_effects(calls, order)
         return await _command_one(client, how, run_id, order, effects=calls or ())
 
@@ -403,7 +404,7 @@ async def _effects(client: AgentClient, run_id: str, step: int) -> tuple[DoneCal
     try:
         return await client.effects(run_id, step)
     except NoWorker as error:
-        render.note(f"what was done since step {step} cannot be listed: {error}")
+        note(f"what was done since step {step} cannot be listed: {error}")
         return None
 
 
@@ -414,7 +415,7 @@ def _print_effects(calls: tuple[DoneCall, ...] | None, order: Command) -> None:
         calls, f"step {order.step}", "" if order.compensate else "; a rollback does not undo it"
     )
     if not order.compensate and any(call.undoable and call.undone is None for call in calls):
-        render.note("--compensate undoes those that can be undone, the newest first")
+        note("--compensate undoes those that can be undone, the newest first")
 
 
 # -- sending --------------------
@@ -482,7 +483,7 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
         with suppress(RatchetError):  # the run may be over by now
             paused = isinstance(done, Decided) and (await client.requests_page(run_id)).paused
         others = [one for one in requests if one.id != seen.id]
-        render.note(render_requests.next_step(done, run_id, others, paused=paused))
+        note(render_requests.next_step(done, run_id, others, paused=paused))
     return 0
 
 
@@ -532,7 +533,7 @@ async def _command_one(client: AgentClient, how: Sending, run_id: str, order: Co
     text = f"run {run_id}, {order.command} by {who.name or 'somebody'}: {command_text(done)}"
     how.show(run_id, done, text, **facts)
     if not how.as_json:
-        render.note(render_requests.next_step(done, run_id))
+        note(render_requests.next_step(done, run_id))
     return 0
 
 
@@ -546,7 +547,7 @@ async def _explained(client: AgentClient, run_id: str, sending: Coroutine[Any, A
         return await asyncio.shield(sent)
     except asyncio.CancelledError:
         if not sent.done():
-            render.note("it may have been sent already, and then takes effect")
+            note("it may have been sent already, and then takes effect")
         raise
     finally:
         sent.cancel()
@@ -560,4 +561,4 @@ async def _explain(client: AgentClient, run_id: str) -> None:
             status = await client.status(run_id)
         is_busy = status.doing_since is not None
         what = f"it waits, as this is under way: {status.doing}" if is_busy else "the run takes it soon"
-    render.note(plain(f"sent; {what}"))
+    note(plain(f"sent; {what}"))

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from client.cli.output import print_table
-from client.cli.values import PlainCommand
+from client.cli.plain_params import PlainCommand
 from client.errors import UsageError
 
 __all__ = ["OF_THE_ROOT", "app", "pages", "summary"]

@@ -65,7 +65,7 @@ async def doctor(
     """Check server, namespace, search attributes, worker, provider, tools and store."""
     chosen, _ = Choice(agent=agent).finish()
     models = list(chosen.models.values())
-    settings = common.worker_settings(Allowed.of(chosen.modules, models))
+    settings = common.worker_settings(Allowed.of_agents(chosen))
     if adopt:
         ownership.adopt(data_directory(settings.data_dir))
     checks = [check async for check in _server(common, settings, fix)]

@@ -106,7 +106,7 @@ async def write_evidence(common: CommonOptions, run: str, out: Path | None, cert
 async def _gathered(
     common: CommonOptions,
     run: str,
-    certificate: Path | None = None,
+    certificate: Path | None,
     key: Ed25519PrivateKey | None = None,
 ) -> dict[str, Any]:
     from client.history.evidence import evidence_of

@@ -13,6 +13,7 @@ from client.cli import render
 from client.cli.interactive import LeftForLater, listening
 from client.cli.live import LiveView, heartbeats
 from client.cli.options import INTERRUPTED, CommonOptions, Starting
+from client.cli.output import note, print_json
 from client.cli.worker import OTHER_WORKERS, own_worker, remember_for_workers
 from client.errors import MachineBug, RatchetError, RunFailed, RunRefused, resume_command
 from client.runs.words import plain
@@ -70,7 +71,7 @@ async def start(
         begun.append(await client.start(task, starting.run_id, **more))
         if not starting.detach:
             if not starting.as_json:
-                render.note(f"run {plain(begun[0])}")
+                note(f"run {plain(begun[0])}")
             return await follow(
                 client, begun[0], as_json=starting.as_json, verbose=starting.verbose, since=since
             )
@@ -79,11 +80,11 @@ async def start(
     except asyncio.CancelledError as end:
         return _interrupted(begun, end, stays=stays)
     if starting.as_json:
-        render.print_json({"id": begun[0]}, indent=None)
+        print_json({"id": begun[0]}, indent=None)
     else:
         typer.echo(plain(begun[0]))
     if not has_worker:
-        render.note(f"no worker runs; {resume_command(embedded=client.ui is not None)} continues it")
+        note(f"no worker runs; {resume_command(embedded=client.ui is not None)} continues it")
     return 0
 
 
@@ -102,7 +103,7 @@ async def _until_begun(client: AgentClient, run_id: str) -> None:
                 await asyncio.sleep(0.1)
             await client.result(run_id)
             return
-    render.note(f"no worker has begun {run_id} within {BEGUN_SECONDS} s; `ratchet watch {run_id}` follows it")
+    note(f"no worker has begun {run_id} within {BEGUN_SECONDS} s; `ratchet watch {run_id}` follows it")
 
 
 def _interrupted(runs: Sequence[str], end: asyncio.CancelledError, *, stays: bool = False) -> int:
@@ -110,13 +111,13 @@ def _interrupted(runs: Sequence[str], end: asyncio.CancelledError, *, stays: boo
     names = plain(", ".join(runs))
     why = "left for later" if isinstance(end, LeftForLater) else "interrupted"
     if runs and stays:
-        render.note(
+        note(
             f"{why}; {names} continues at its worker elsewhere: `ratchet watch {names}` follows it, "
             f"`ratchet cancel {names}` stops it"
         )
     elif runs:
         kept = "is" if len(runs) == 1 else "are"
-        render.note(f"{why}; {names} {kept} kept. {resume_command(embedded=True)} continues")
+        note(f"{why}; {names} {kept} kept. {resume_command(embedded=True)} continues")
     return INTERRUPTED
 
 
@@ -133,7 +134,7 @@ async def follow(
     view = None if as_json else LiveView(render.out(), verbose=verbose)
     if view is not None and client.ui:
         page = f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}"
-        render.note(f"while this command or `ratchet dev` runs: {page}")
+        note(f"while this command or `ratchet dev` runs: {page}")
     with _resume_named(client), view.shown() if view else nullcontext():
         async with (
             heartbeats(client, run_id, view) if view else nullcontext(),
@@ -147,10 +148,10 @@ async def follow(
                     await listener.before(one)
                     view.show(one)
                 else:
-                    render.print_json(one, indent=None)
+                    print_json(one, indent=None)
     result = await client.result(run_id)
     if view is None:
-        render.print_json(result, indent=None)
+        print_json(result, indent=None)
     else:
         view.end(result)
     render.note_cut(result)
@@ -197,13 +198,13 @@ async def _until_bug(
 # -- interrupted runs --------------------
 
 
-async def resume_all(common: CommonOptions, settings: Settings, allowed: Allowed, how: Starting) -> int:
+async def resume_all(common: CommonOptions, settings: Settings, allowed: Allowed, starting: Starting) -> int:
     """Continue the interrupted runs of the directory until each is over; the exit code.
 
     Args:
         settings: of the worker that continues them.
         allowed: what was named for it now.
-        how: the runs are shown.
+        starting: how the runs are shown.
     """
     running: list[str] = []
     try:
@@ -211,16 +212,17 @@ async def resume_all(common: CommonOptions, settings: Settings, allowed: Allowed
             await remember_for_workers(client, settings, allowed)
             running += _in_turn(await client.list(running=True))
             if not running:
-                render.note("no run of this directory is interrupted")
+                note("no run of this directory is interrupted")
                 return 0
             codes = []
             async with own_worker(client, settings):
                 for run_id in running:
-                    render.note(f"run {plain(run_id)}")
+                    note(f"run {plain(run_id)}")
                     try:
-                        codes.append(await follow(client, run_id, as_json=how.as_json, verbose=how.verbose))
+                        as_json, verbose = starting.as_json, starting.verbose
+                        codes.append(await follow(client, run_id, as_json=as_json, verbose=verbose))
                     except RunFailed as error:  # the other runs continue
-                        render.note(str(error))
+                        note(str(error))
                         codes.append(error.exit_code)
             return max(codes)
     except asyncio.CancelledError as end:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from client.cli import render
 from client.cli.options import CommonOptions, Json, command
+from client.cli.output import print_json
 from client.errors import UsageError
 
 __all__ = ["app"]
@@ -51,7 +51,7 @@ async def gc(
             ConversationCache(client.connection.settings.cache_file).trim(age.total_seconds())
     oldest = datetime.fromtimestamp(found.blobs[0].at, UTC).isoformat(" ", "seconds") if found.blobs else None
     if as_json:
-        render.print_json({
+        print_json({
             "dry_run": dry_run, "blobs": len(found.blobs), "bytes": size, "oldest": oldest,
             "archived_runs": len(found.archived), "kept_blobs": found.kept, "kept_bytes": found.kept_bytes,
             "executions": found.executions,

@@ -17,6 +17,7 @@ from client.cli import render, render_requests
 from client.cli.following import start
 from client.cli.interactive import confirm
 from client.cli.options import AgentName, CommonOptions, Json, RunName, Starting, command
+from client.cli.output import note, print_json, print_lines
 from client.cli.standard_input import read_text
 from client.cli.worker import check_worker, own_worker, remember_for_workers, task_queue
 from client.errors import UsageError
@@ -55,7 +56,7 @@ async def replay(
     async with _reading(common, run) as (client, run_id):
         found = await client.replay(run_id, step)
     if as_json:
-        render.print_json(found)
+        print_json(found)
     else:
         render.out().print(render.replay_block(found))
     return 0 if found.same and not found.notes else 1
@@ -94,19 +95,19 @@ async def check(
     async for checked in _checks(common, files or (), save, agent):
         found.append(checked)
         if as_json:
-            render.print_json(checked, indent=None)
+            print_json(checked, indent=None)
         else:
             render.out().print(render.checked_line(checked))
     good = sum(one.verdict == "goes on" for one in found)
     if not as_json:
         runs = f"{good} of {counted(len(found), 'run')} would go on with today's code"
-        render.note(runs if found else "no run is under way, so a deploy breaks none")
+        note(runs if found else "no run is under way, so a deploy breaks none")
     return 0 if good == len(found) else 1
 
 
 async def _check_archive(common: CommonOptions, as_json: bool) -> int:
     """Print what is wrong with the archive."""
-    from client.runs.unarchived import ArchiveProblem, missing_ends
+    from client.runs.archive_repair import ArchiveProblem, missing_ends
 
     async with common.runs() as runs:
         problems = [
@@ -116,11 +117,11 @@ async def _check_archive(common: CommonOptions, as_json: bool) -> int:
         problems += [one async for one in missing_ends(runs)]
         checked = await runs.archive.runs()
     if as_json:
-        render.print_lines(problems)
+        print_lines(problems)
     else:
         for one in problems:
             render.out().print(plain(one.problem), soft_wrap=True)
-        render.note(f"checked {counted(checked, 'log')} of the archive, and whether it has each run's end")
+        note(f"checked {counted(checked, 'log')} of the archive, and whether it has each run's end")
     return 1 if problems else 0
 
 
@@ -135,7 +136,7 @@ async def _checks(
 
     settings = common.worker_settings(_allowed(agent))
     if settings.modules:
-        render.note(f"with {', '.join(settings.modules)}")
+        note(f"with {', '.join(settings.modules)}")
     if files and save:
         raise UsageError("--save keeps histories of the server's runs; leave out the files")
     if files:
@@ -172,7 +173,7 @@ async def compare(
     async with _reading(common, one) as (client, run_id):
         found = await client.compare(run_id, await client.find(other))
     if as_json:
-        render.print_json(found)
+        print_json(found)
     else:
         render.out().print(render.comparison_block(found))
 
@@ -231,7 +232,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         effects = await client.effects_to_repeat(source.run, step)
         _print_effects(effects, step)
         if source.checkpoint(step).is_end and not text:
-            render.note(
+            note(
                 f"step {step} is the end of {source.run}: the model is asked again, and told nothing new; "
                 "--message tells it what to do next"
             )
@@ -248,7 +249,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         if not starting.as_json and not starting.detach:
             again = "" if source.checkpoint(step).is_end else "; calls from the step on are made again"
             log = counted(copied, "record")
-            render.note(f"from step {step} of {source.run}, with {log} of its log{again}")
+            note(f"from step {step} of {source.run}, with {log} of its log{again}")
         return await start(
             client,
             task,
@@ -261,11 +262,8 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
     raise AssertionError("unreachable: an exit stack swallows nothing")
 
 
-def _allowed(agent: str | None) -> Any:
-    if agent is None:
-        return Allowed()
-    found = load_agent(agent)
-    return Allowed.of(found.modules, found.models.values())
+def _allowed(agent: str | None) -> Allowed:
+    return Allowed() if agent is None else Allowed.of_agents(load_agent(agent))
 
 
 def _changes(source: Source, agent: str | None, sets: Sequence[str], message: str) -> ForkChanges:
@@ -292,7 +290,7 @@ def _changes(source: Source, agent: str | None, sets: Sequence[str], message: st
             "goal and material of a fork are those of its source: start a new run for another machine"
         )
     if source.task is not None and changed.instructions != source.task.instructions:
-        render.note("a fork keeps the instructions that its source began with; tell the model with --message")
+        note("a fork keeps the instructions that its source began with; tell the model with --message")
     return ForkChanges(
         limits=changed.limits.model_dump(),
         models=changed.models,
@@ -307,6 +305,6 @@ def _changes(source: Source, agent: str | None, sets: Sequence[str], message: st
 def _print_effects(effects: PastEffects, step: int) -> None:
     if effects.unknown:
         text = f"what was changed outside since step {step} is not known: {effects.unknown}"
-        render.note(f"{text}; the fork may repeat it")
+        note(f"{text}; the fork may repeat it")
     if effects.calls:
         render_requests.note_effects(effects.calls, f"step {step}", "; the fork may do this again")

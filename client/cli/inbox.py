@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from client.cli import render, render_requests
+from client.cli.output import note, print_json
 from client.errors import NoWorker, Refused, StoreNotShared, resume_command
 from client.runs.requests import AnyRequest, request_reason
 from workflows.people import RequestsPage
@@ -40,13 +41,13 @@ async def show_requests(client: AgentClient, run_id: str, *, as_json: bool) -> N
             }
             for request in requests
         ]
-        render.print_json({"run": line, "children": children, "requests": rows, "sent": sent})
+        print_json({"run": line, "children": children, "requests": rows, "sent": sent})
         return
     render.out().print(
         render_requests.run_block(line, children, datetime.now(UTC), paused=bool(page and page.paused))
     )
     if page is None:
-        render.note("no worker answers, so this is the short form: not why it asks, nor who may decide")
+        note("no worker answers, so this is the short form: not why it asks, nor who may decide")
     for request in requests:
         render.out().print("\n", render_requests.request_block(request, run_id, full=True, task=task), sep="")
         render.out().print(
@@ -55,10 +56,10 @@ async def show_requests(client: AgentClient, run_id: str, *, as_json: bool) -> N
     for one in sent:
         start = resume_command(embedded=client.ui is not None)
         text = f"{one.request}: `{one.decision}` by {one.by or 'somebody'} was sent, and waits for a worker"
-        render.note(f"{text} ({start})")
+        note(f"{text} ({start})")
     if not requests:
         does = "resume {} lets it go on" if line.waiting == "paused" else "watch {} follows it"
-        render.note(f"it asks nothing now; ratchet {does.format(run_id)}")
+        note(f"it asks nothing now; ratchet {does.format(run_id)}")
 
 
 async def open_requests(

@@ -13,6 +13,7 @@ import typer
 from client.cli import render
 from client.cli.lists import print_runs
 from client.cli.options import INTERRUPTED, CommonOptions, Json, MaybeRun, RunName, Verbose, command
+from client.cli.output import note, print_json, print_lines
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, UsageError, resume_command
 from client.runs.words import counted, plain
 from workflows.certificate import of_certificate
@@ -64,11 +65,11 @@ async def show(
             with suppress(RatchetError):  # its history cannot be replayed here: the list's line has to do
                 found["steps"] = await client.steps(run_id)
     if as_json:
-        render.print_json(found)
+        print_json(found)
     else:
         _print_run(**found)
     if problem is not None:
-        render.note(str(problem))
+        note(str(problem))
 
 
 def _print_run(
@@ -96,7 +97,7 @@ async def _show_step(common: CommonOptions, run: str, step: int, as_json: bool) 
     async with common.runs() as runs:
         snapshot = snapshot_at(await source_of(runs, await runs.find(run)), step)
     if as_json:
-        render.print_json(snapshot)
+        print_json(snapshot)
     else:
         render.out().print(render.snapshot_block(snapshot))
 
@@ -111,10 +112,10 @@ async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> N
         found = await runs.log(run_id, full=True)
     lines = checkpoint_lines(run_id, found.records)
     if as_json:
-        render.print_lines(lines)
+        print_lines(lines)
         return
     render.out().print(render.checkpoint_table(lines))
-    render.note(
+    note(
         f"`ratchet show {run_id} --step N` shows the state when a step began; `ratchet rollback` (while it "
         "runs) and `ratchet fork` begin it again"
     )
@@ -140,16 +141,16 @@ async def log(
         failure = await _failure(client, line) if line and not records else None
         is_cut_off = line is None and not await client.is_archived(run_id)
     if found.from_history:
-        render.note("no worker answers; this is the run's history, replayed here")
+        note("no worker answers; this is the run's history, replayed here")
     if is_cut_off:
-        render.note(f"Temporal does not know run {plain(run_id)}, and the archive lacks its end")
+        note(f"Temporal does not know run {plain(run_id)}, and the archive lacks its end")
     if as_json:
-        render.print_lines(records)
+        print_lines(records)
         return
     _print_log(records, resets, full=full)
     if not records:
         text = f"run {run_id} has no record from {since} on" if since else f"run {run_id} has no log yet"
-        render.note(str(failure or text))
+        note(str(failure or text))
 
 
 @command(app)
@@ -176,7 +177,7 @@ async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> 
         found = await client.result(run_id)
     render.note_cut(found)
     if as_json:
-        render.print_json(found)
+        print_json(found)
     else:
         for part in render.result_text(found, render.out()):
             render.out().print(part, soft_wrap=True)
@@ -215,7 +216,7 @@ async def cancel(
 async def _end_broken(client: AgentClient, *, yes: bool, as_json: bool) -> None:
     """End the runs whose newest task has failed and is tried again: not one that only waits."""
     from client.cli.interactive import confirm
-    from client.runs.follow import bug_in
+    from client.runs.pending import bug_in
 
     found: dict[str, str] = {}
     for line in await client.list(running=True):
@@ -223,21 +224,21 @@ async def _end_broken(client: AgentClient, *, yes: bool, as_json: bool) -> None:
         if task.attempt > 1 and (bug := await bug_in(client.temporal, line.id)):
             found[line.id] = bug
     for run_id, bug in found.items():
-        render.note(plain(f"{run_id}: {bug}"))
+        note(plain(f"{run_id}: {bug}"))
     if found and not yes:
         await confirm(f"End {counted(len(found), 'run')} at once, without a result?")
     for run_id in found:
         with suppress(UnknownRun):  # it has ended with its outer run
             await client.cancel(run_id, force=True)
     if as_json:
-        render.print_json({"ended": [*found]})
+        print_json({"ended": [*found]})
     else:
         typer.echo(f"ended {counted(len(found), 'run')} that failed at every try")
 
 
 async def _stop(client: AgentClient, run: str, *, force: bool, as_json: bool) -> None:
     """Ask a run to stop, and say what becomes of that."""
-    from client.runs.follow import bug_in
+    from client.runs.pending import bug_in
 
     run_id = await client.find(run)
     line = await client.describe(run_id)
@@ -250,7 +251,7 @@ async def _stop(client: AgentClient, run: str, *, force: bool, as_json: bool) ->
     if as_json:
         why = {"failure": failure} if failure else {}
         asked = {"asked_to_stop": True, "has_worker": has_worker, **why}
-        render.print_json({"id": run_id, **({"ended": True} if force else asked)})
+        print_json({"id": run_id, **({"ended": True} if force else asked)})
         return
     if force:
         typer.echo(plain(f"ended run {run_id} at once, without a result"))
@@ -269,16 +270,16 @@ async def _stop(client: AgentClient, run: str, *, force: bool, as_json: bool) ->
 
 def _print_log(records: Sequence[Record], resets: list[Reset], *, full: bool) -> None:
     """Print the records, and each reset before what came after it."""
-    from client.runs.calls import Reader
+    from client.runs.readings import RecordReader
 
-    reader = Reader()
+    reader = RecordReader()
     for before, record in zip((None, *records), records, strict=False):
         while resets and resets[0].at <= record.at:
             render.out().print(render.reset_block(resets.pop(0)))
         out = render.out()
-        out.print(render.hung(render.record_block(record, reader.read(record), before), out))
+        out.print(render.wrapped_block(render.record_block(record, reader.read(record), before), out))
         if changes := render.change_block(record, full=full):
-            out.print(render.hung(changes, out))
+            out.print(render.wrapped_block(changes, out))
     for reset in resets:
         render.out().print(render.reset_block(reset))
 

@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from activities.contracts.record_events import REQUEST_CLOSED
 from activities.extras import missing_extra
 from client.cli.live import LiveView
-from client.cli.render import notes, print_json
+from client.cli.output import print_json
+from client.cli.render import notes
 from client.cli.render_requests import choices, decision_commands, keys_of, request_block
-from client.cli.typed import check_counter
 from client.errors import NotConfirmed, RatchetError
 from client.keys import signer
-from client.runs.amounts import amounts_from
+from client.runs.amounts import amounts_from, check_counter
 from client.runs.requests import decision_text
 from client.runs.words import plain, request_line
 from workflows.people import Decided, Request, Verb
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["LeftForLater", "Listener", "Questions", "Terminal", "confirm", "listening", "person_here"]
 
 BROWSER, LATER = "b", "l"
-CLOSING = ("Decided", "Expired", "Withdrawn")
-"""Events of the log after which a request is not asked any more."""
 STATUS_QUERY, STATUS_ANSWER = "\x1b[5n", b"\x1b[0n"
 STATUS_SECONDS = 2.0
 """A terminal that does not answer in this time never does; the keys of this time are dropped."""
@@ -236,7 +235,7 @@ class _Announcer:
             commands = decision_commands(request, request.run)
             print_json({"request": request, "answers": commands}, indent=None, stream=sys.stderr)
             return
-        with self._view.still():
+        with self._view.without_live_line():
             notes().print(request_block(request, request.run))
             end = "" if request.deadline else ", for ever if none comes"
             head = f"nobody can be asked here: the run waits for one of these, from any terminal{end}"
@@ -293,7 +292,7 @@ class Questions:
     async def before(self, record: Record) -> None:
         """A question that it closes leaves the screen first: its line would be printed into the prompt."""
         key = self._followed, str(record.about.get("request"))
-        if record.event in CLOSING and key in self._open:
+        if record.event in REQUEST_CLOSED and key in self._open:
             del self._open[key]
             self._closed[key] = None
             self._changed()
@@ -335,7 +334,7 @@ class Questions:
         """Ask until it is decided here or elsewhere, has changed, or the person leaves it."""
         key = request.run, request.id
         self._asking = key
-        with self._view.still() as console:
+        with self._view.without_live_line() as console:
             asking = asyncio.create_task(self._ask(request, console))
             asking.add_done_callback(lambda _: self._news.set())
             try:

@@ -26,10 +26,10 @@ from rich.console import Console, ConsoleOptions
 from rich.status import Status
 from rich.text import Text
 
-from client.cli.render import hanging, hung, record_block, result_text
+from client.cli.render import hanging_text, record_block, result_text, wrapped_block
 from client.errors import RatchetError
-from client.runs.calls import Reader, Reading, ShownCall, is_said_by_its_call
-from client.runs.follow import Heartbeat, heartbeat_in, with_heartbeat
+from client.runs.pending import Heartbeat, heartbeat_in, with_heartbeat
+from client.runs.readings import Reading, RecordReader, ShownCall, is_said_by_its_call
 from client.runs.words import plain, spent, time_span
 from workflows.kernel.log import STARTED, Record, seconds_called
 from workflows.status import RunStatus
@@ -61,7 +61,7 @@ class LiveView:
         self.console = console
         self._verbose = verbose
         self._blocks = _Blocks(console)
-        self._reader = Reader()
+        self._reader = RecordReader()
         self._before: Record | None = None
         self._failed: set[str] = set()
         """Attempts whose failure has been printed."""
@@ -77,7 +77,7 @@ class LiveView:
         reading = self._reader.read(record)
         if self._verbose:
             block = record_block(record, reading, self._before, reason=not repeats)
-            self._print([hung(block, self.console)])
+            self._print([wrapped_block(block, self.console)])
         elif not repeats:
             self._print(self._blocks.add(record, reading))
         self._before = record
@@ -99,12 +99,12 @@ class LiveView:
         """Show what people are asked; empty: nothing."""
         self._progress.request = request
 
-    def does(self, status: RunStatus) -> None:
+    def show_activity(self, status: RunStatus) -> None:
         """Show what the run says that it does, and since when."""
         if status.doing_since is not None:
             self._progress.words, self._progress.since = status.doing, status.doing_since
 
-    def heard(self, beat: Heartbeat) -> None:
+    def show_heartbeat(self, beat: Heartbeat) -> None:
         """Show what the model has said so far in the call under way, and what is tried again when. A bug,
         whose key is its text, is left out: the command ends with it."""
         self._progress.text, self._progress.attempt = beat.text, beat.attempt
@@ -112,11 +112,11 @@ class LiveView:
         news = {key: text for key, text in beat.failures.items() if key != text}
         news |= {text: text for text in beat.paused_calls}
         for text in (text for key, text in news.items() if key not in self._failed):
-            self._print([hanging(text, self.console, GUTTER, "! ", style="yellow")])
+            self._print([hanging_text(text, self.console, GUTTER, "! ", style="yellow")])
         self._failed |= news.keys()
 
     @contextmanager
-    def still(self) -> Iterator[Console]:
+    def without_live_line(self) -> Iterator[Console]:
         """Nothing moves meanwhile, so that a person can read and type."""
         if self._status is not None:
             self._status.stop()
@@ -194,13 +194,13 @@ async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIter
             with suppress(RatchetError):
                 about = await client.description(run)
                 beat = await heartbeat_in(client.temporal, about.raw_description)
-                view.heard(beat)
+                view.show_heartbeat(beat)
                 if length != about.history_length:  # only then has the run anything new to say
                     status = None
                     status = await client.query(run, "status", RunStatus)
                     length = about.history_length  # a query that fails is asked again
                 if status is not None:
-                    view.does(with_heartbeat(status, beat))
+                    view.show_activity(with_heartbeat(status, beat))
 
     task = asyncio.create_task(look())
     try:
@@ -214,7 +214,7 @@ async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIter
 
 
 def _is_same(said: str, held: str) -> bool:
-    """What is said next is the held text, or is named by it: `FINAL ANSWER: 42`."""
+    """Both are one text. The held one may have a label before it, as in `FINAL ANSWER: 42`."""
     is_named = held.endswith(said) and NAMED.fullmatch(held.removesuffix(said))
     return bool(said and held) and (said == held or bool(is_named))
 
@@ -326,7 +326,7 @@ class _Blocks:
     # -- lines --------------------
 
     def _hang(self, text: str, mark: str, style: str, lines: int | None = None) -> Text:
-        return hanging(text, self._console, GUTTER, mark, style=style, lines=lines)
+        return hanging_text(text, self._console, GUTTER, mark, style=style, lines=lines)
 
     def _call(self, title: str) -> Text:
         name, bracket, arguments = " ".join(title.split()).partition("(")

@@ -14,7 +14,7 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, TelemetryFilt
 import activities
 from activities.logs import configure
 from activities.settings import Settings
-from client.cli.render import note
+from client.cli.output import note
 from client.errors import UsageError
 from client.server.telemetry import set_runtime
 

@@ -45,13 +45,13 @@ async def mcp(
             "the client could see nothing: name the agents that it may start with --agent, or let it see the "
             "runs of every agent with --all-runs"
         )
-    agents, drafts, allowed = {}, {}, Allowed()
+    agents, drafts = {}, {}
     for name in agent or ():
         found, draft = Choice(agent=name).finish()
         if found.name in agents:
             raise UsageError(f"two agents are called {found.name}; rename one of them")
         agents[found.name], drafts[found.name] = found, draft
-        allowed |= Allowed.of(found.modules, found.models.values())
+    allowed = Allowed.of_agents(*agents.values())
     settings = common.worker_settings(allowed)
     catalog = Catalog.load(settings)
     for name, found in agents.items():

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hin
 
 import typer
 
-from client.cli.values import PlainCommand
+from client.cli.plain_params import PlainCommand
 from client.errors import UsageError
 
 if TYPE_CHECKING:

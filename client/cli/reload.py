@@ -1,4 +1,5 @@
-"""`ratchet dev` when code changes: it is checked in a process of its own, then the command starts again.
+"""What `ratchet dev` has loaded. When code changes, it is checked in a process of its own, then the command
+starts again.
 
 A process that has imported a module cannot forget it soundly: others hold its functions. So the whole process
 is replaced (`exec`), which keeps its pid and its terminal. A lock that it hands on keeps the server running.
@@ -12,19 +13,20 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from activities.settings import Settings
 from client.agents.agentfile import find_agent, load_agent
-from client.agents.catalog import Catalog
+from client.agents.catalog import Catalog, module_facts
+from client.agents.files import agents_here
 from client.cli.output import note
 from client.errors import UsageError
 from client.server.workerconfig import Allowed, load_settings
 
-__all__ = ["changed", "check", "held", "let_go", "stamps", "start_again", "watched"]
+__all__ = ["changed", "check", "held", "let_go", "loaded_lines", "stamps", "start_again", "watched"]
 
 LOOK_SECONDS = 1.0
 """How often the files are looked at."""
@@ -93,9 +95,7 @@ def check() -> None:
     problem = ""
     try:
         agents = [load_agent(name) for name in asked["agents"]]
-        allowed = Allowed()
-        for agent in agents:
-            allowed |= Allowed.of(agent.modules, agent.models.values())
+        allowed = Allowed.of_agents(*agents)
         settings = load_settings(Path(asked["data_dir"]), allowed)
         needed = {*asked["modules"], *allowed.modules}  # one that was left out before may stay broken
         kept = tuple(name for name in settings.modules if name in needed)
@@ -103,6 +103,36 @@ def check() -> None:
     except UsageError as error:
         problem = str(error)
     sys.stdout.write(f"\n{json.dumps(problem)}\n")  # behind what a module prints
+
+
+# -- what is loaded --------------------
+
+
+def loaded_lines(agents: Sequence[str], settings: Settings) -> Iterator[str]:
+    """The agent files that were named, the modules of the worker with what each has, and the agent files of
+    the current folder whose modules were not loaded."""
+    named = [find_agent(name) for name in agents]
+    if named:
+        yield f"Agents    {', '.join(map(str, named))}"
+    for module in settings.modules:
+        facts = module_facts(module)
+        has = [f"{one} {name}" for one in ("tool", "machine") for name in facts.get(f"{one}s", ())]
+        yield f"Module    {_short(module)}{'   ' if has else ''}{', '.join(has)}"
+    for path in agents_here():
+        try:
+            missing = [module for module in load_agent(path).modules if module not in settings.modules]
+        except UsageError as error:
+            yield f"warning: {error}"
+            continue
+        if missing:
+            files = ", ".join(map(_short, missing))
+            yield f"not loaded: {files} of {path}; `ratchet dev --agent {path}` loads it"
+
+
+def _short(module: str) -> str:
+    """A file of the current folder by its place there."""
+    path = Path(module)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else module
 
 
 # -- the new process --------------------

@@ -21,8 +21,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client.cli.output import note, print_json, print_lines, wrapped
-from client.runs.calls import Reading, is_call
+from client.cli.output import note, wrapped
+from client.runs.readings import Reading, is_call
 from client.runs.words import (
     clock,
     counted,
@@ -34,7 +34,7 @@ from client.runs.words import (
     time_span,
 )
 from workflows.certificate import certificate_line
-from workflows.kernel.log import began
+from workflows.kernel.log import STARTED, began
 
 if TYPE_CHECKING:  # these import temporalio
     from activities.contracts import JsonObject
@@ -51,9 +51,9 @@ if TYPE_CHECKING:  # these import temporalio
     from workflows.steps import StepLine
 
 __all__ = [
-    "change_block", "checked_line", "checkpoint_table", "comparison_block", "hanging", "hung", "listing",
-    "note", "notes", "one_line", "out", "pairs", "print_json", "print_lines", "record_block", "replay_block",
-    "reset_block", "result_text", "snapshot_block", "status_block", "steps_table",
+    "change_block", "checked_line", "checkpoint_table", "comparison_block", "hanging_text", "listing",
+    "notes", "out", "pairs", "record_block", "replay_block", "reset_block", "result_text",
+    "snapshot_block", "status_block", "steps_table", "wrapped_block",
 ]  # fmt: skip
 
 REASON_LINES, REASON_CHARACTERS = 8, 900
@@ -64,6 +64,8 @@ STEP_LINES = 6
 MAX_COMPARISON_COLUMNS = 160
 """Columns of a comparison; wider ones are hard to read."""
 NAME_COLUMNS = 8
+INDENT = 6
+"""Least indent of what continues a line of a block."""
 
 
 # -- consoles and texts --------------------
@@ -104,7 +106,7 @@ class _Piped(Console):
         self.file.flush()
 
 
-def hanging(
+def hanging_text(
     text: str, console: Console, indent: int = 0, mark: str = "", *, style: str = "", lines: int | None = None
 ) -> Text:
     """The text after a mark, wrapped so that its lines align.
@@ -115,8 +117,8 @@ def hanging(
     return Text(" " * indent).append(mark, style=style).append(text, style=style)
 
 
-def hung(block: Text, console: Console, indent: int = 6) -> Text:
-    """The block for a terminal: each line wrapped, what follows as far in as the line, or `indent`."""
+def wrapped_block(block: Text, console: Console) -> Text:
+    """Wrap each line of a block. Its continuation is indented like it, at least by `INDENT`."""
     if not console.is_terminal:
         return block
     lines: list[Text] = []
@@ -128,7 +130,7 @@ def hung(block: Text, console: Console, indent: int = 6) -> Text:
         if rest:
             more = line[len(first.plain) :]
             more = more[len(more.plain) - len(more.plain.lstrip(" ")) :]
-            by = min(max(own, indent), console.width // 2)
+            by = min(max(own, INDENT), console.width // 2)
             lines += [Text(" " * by).append_text(one) for one in more.wrap(console, console.width - by)]
     return Text("\n").join(lines)
 
@@ -166,7 +168,7 @@ def record_block(
     block = Text()
     block.append(f"{record.seq:>4}  ", style="dim")
     block.append(plain(record.state), style="bold cyan")
-    if record.to is not None and record.event != "Started":
+    if record.to is not None and record.event != STARTED:
         block.append(" → ", style="dim")
         block.append(plain(record.to), style="bold cyan")
     block.append(f"  {plain(record.event)}", style="magenta")
@@ -233,16 +235,18 @@ def result_text(result: RunResult, console: Console) -> list[Text]:
     """What came out of a run: the answer, then how it ended and what it cost."""
     mark, style = ("✓", "green") if result.ok else ("✗", "red")
     answer = result.answer if result.output is None else shown_output(result.output)
-    parts = [hanging(answer, console)] if answer else []
+    parts = [hanging_text(answer, console)] if answer else []
     if result.error:
-        parts.append(hanging(result.error, console, style="red"))
+        parts.append(hanging_text(result.error, console, style="red"))
     words = [result.exit_reason, counted(result.step, "step"), spent(result.counters)]
     line = " · ".join(plain(word) for word in words if word)
     parts.append(Text(f"{mark} ", style=f"bold {style}").append(line, style=style))
-    parts += [hanging(f"not heard by the model: {text}", console, style="yellow") for text in result.unheard]
+    parts += [
+        hanging_text(f"not heard by the model: {text}", console, style="yellow") for text in result.unheard
+    ]
     if not result.archived:
         text = "the archive lacks the end of this run until a worker can write it; its log says why"
-        parts.append(hanging(text, console, style="yellow"))
+        parts.append(hanging_text(text, console, style="yellow"))
     return parts
 
 

@@ -63,7 +63,7 @@ _PLACEHOLDERS: dict[Verb, str] = {"answer": " <text>", "reject": " -m <why>", "e
 """What a person fills in; a shell refuses to take `<text>` for an answer."""
 
 
-def run_block(line: RunLine, children: Iterable[str], now: datetime, *, paused: bool = False) -> Table:
+def run_block(line: RunLine, children: Iterable[str], now: datetime, *, paused: bool) -> Table:
     """Whose requests follow: the run, its agent and goal, since when it waits, and its child runs."""
     since = f" for {time_span((now - line.waiting_since).total_seconds())}" if line.waiting_since else ""
     waits = f"waits for people{since}" if line.waiting else "waits for nobody"

@@ -66,7 +66,6 @@ async def run(
 async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl = None) -> int:
     """Run the embedded server, a worker and the console until Ctrl-C. It reloads changed code."""
     from client.cli import reload, render
-    from client.cli.loaded import loaded_lines
     from client.cli.worker import own_worker, remember_for_workers, until_seen
     from client.console.app import serving_console
     from client.keys import signer
@@ -90,7 +89,7 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
             if client.ui:
                 notes.print(f"Web UI    {client.ui}{await _decode_for_ui(settings, stack)}")
                 notes.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
-            for line in loaded_lines(agents, settings):
+            for line in reload.loaded_lines(agents, settings):
                 notes.print(plain(line), soft_wrap=True)
             notes.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
             await _until_changed(client, settings, reload.changed(agents, settings, before))
@@ -159,7 +158,7 @@ async def task(
     from client.sdk.material import goal_with_images, material_for
 
     chosen, draft = which.chosen().finish()
-    settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
+    settings = common.worker_settings(Allowed.of_agents(chosen))
     if not unchecked:
         Catalog.load(settings).check(chosen, draft)
     made = pinned(chosen.task(await read_text(goal, "goal")))
@@ -192,8 +191,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
     choice = which.chosen()
     agent, draft = choice.finish()
     task = agent.task(await read_text(goal, "goal"))
-    allowed = Allowed.of(agent.modules, agent.models.values())
-    allowed |= Allowed(openai_base_url=choice.base_url)
+    allowed = Allowed.of_agents(agent) | Allowed(openai_base_url=choice.base_url)
     settings = common.worker_settings(allowed)
     own = starting.worker or common.remote() is None
     if own:
@@ -306,7 +304,7 @@ def _settings(common: CommonOptions, *choices: Choice) -> tuple[Settings, Allowe
         allowed |= Allowed(base_urls=(choice.base_url,) if choice.base_url else ())
         if choice.agent is not None:
             agent, _ = choice.finish()
-            allowed |= Allowed.of(agent.modules, agent.models.values())
+            allowed |= Allowed.of_agents(agent)
     settings = common.worker_settings(allowed)
     # the server that was typed for an earlier run of the directory gets the key again
     typed = recalled(settings.data_dir).openai_base_url

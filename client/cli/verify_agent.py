@@ -14,9 +14,9 @@ from activities.extras import missing_extra
 from client.agents.agentfile import AgentFile, Choice, Draft
 from client.agents.catalog import Catalog
 from client.agents.yaml import YamlFile
-from client.cli import render
 from client.cli.mcptools import mcp_servers
 from client.cli.options import DirectoryOptions, Json
+from client.cli.output import print_json
 from client.errors import UsageError
 from client.proof.agent import judged
 from client.runs.words import plain
@@ -54,7 +54,7 @@ async def agent(  # each is an option of the command
     from workflows.verify.policy.report import compared, reported
 
     chosen, draft = Choice(agent=file).finish()
-    settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
+    settings = common.worker_settings(Allowed.of_agents(chosen))
     catalog = Catalog.load(settings)
     catalog.check(chosen, draft)
     served = [tool for server in await mcp_servers(settings) for tool in server.tools]
@@ -89,7 +89,7 @@ def _print(
     data: dict[str, Any], lines: Iterator[str] | list[str], markdown: str, as_json: bool, is_markdown: bool
 ) -> None:
     if as_json:
-        render.print_json(data)
+        print_json(data)
     elif is_markdown:
         typer.echo(markdown)
     else:

@@ -16,6 +16,7 @@ from client.agents.agentfile import Choice
 from client.agents.catalog import Catalog
 from client.cli import render
 from client.cli.options import DirectoryOptions, Json
+from client.cli.output import note, print_json
 from client.errors import UsageError
 from client.runs.words import plain
 from client.server.workerconfig import Allowed
@@ -93,11 +94,11 @@ async def machine(  # noqa: PLR0913, PLR0917  # each is an option of the command
                 raise UsageError(f"{one.name}: {error}") from error
         files = _written(report, out, which if which.endswith(".py") else "") if out else {}
         if as_json:
-            render.print_json(_facts(report, files))
+            print_json(_facts(report, files))
         else:
             render.out().print(plain(report.text))
             for file in files.values():
-                render.note(f"written: {file}; `ratchet test {file}` fails until it is mended")
+                note(f"written: {file}; `ratchet test {file}` fails until it is mended")
         is_known = report.complete and not report.unknown and not report.silent
         code = max(code, 0 if report.ok and (is_known or not strict) else 1)
         if certificate:
@@ -112,7 +113,7 @@ def _certify(report: MachineReport, path: Path, *, refused: bool) -> None:
 
     if refused:
         why = "something is not known" if report.ok else "something is violated"
-        render.note(f"no certificate was written: {why}")
+        note(f"no certificate was written: {why}")
         return
     try:
         text = certificate_text(report)
@@ -121,7 +122,7 @@ def _certify(report: MachineReport, path: Path, *, refused: bool) -> None:
         raise UsageError(f"no certificate was written: {error}") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-    render.note(f"certificate {Certificate.of(text).digest}: written to {path}")
+    note(f"certificate {Certificate.of(text).digest}: written to {path}")
 
 
 def _settings(which: str, common: DirectoryOptions) -> Settings:

@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Never
 
 from client.agents.catalog import Catalog, check_key
-from client.cli import render
 from client.cli.options import Starting
+from client.cli.output import note
 from client.errors import NoWorker, RatchetError, Unreadable, UsageError, clear_errors
 from client.history.recorded import beginning_of
-from client.runs.words import counted, plain
+from client.runs.words import counted, one_line, plain
 from client.server.connection import has_worker
 from client.server.workerconfig import Allowed, recalled, remember, settings_from_environment
 from workflows.temporal_names import TASK_QUEUE
@@ -94,10 +94,10 @@ async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_
     if queue != TASK_QUEUE:
         if lines:
             others = f"{counted(len(lines), 'other run')} of this directory"
-            render.note(f"left alone: {others} not over; `ratchet list --running` shows what each waits for")
+            note(f"left alone: {others} not over; `ratchet list --running` shows what each waits for")
     else:
         await _check_waiting(client, settings, lines)
-        _name_unfinished(lines, "continued by this worker")
+        _name_unfinished(lines)
         queues |= {line.task_queue for line in lines}
     async with client.connection.working(*queues):
         yield
@@ -137,9 +137,9 @@ async def continue_stopped(client: AgentClient, settings: Settings) -> Never:
                         await _check_waiting(client, settings, stopped)
                     except UsageError as error:
                         refused.add(queue)
-                        render.note(str(error))
+                        note(str(error))
                         continue
-                    _name_unfinished(stopped, "continued by this worker")
+                    _name_unfinished(stopped)
                     workers[queue] = await stack.enter_async_context(AsyncExitStack())
                     await workers[queue].enter_async_context(client.connection.working(queue))
 
@@ -186,17 +186,16 @@ def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]
         yield str(error)
 
 
-def _name_unfinished(lines: Sequence[RunLine], what_follows: str) -> None:
-    """Say which runs of the directory are not over."""
+def _name_unfinished(lines: Sequence[RunLine]) -> None:
+    """Say which runs of the directory are not over, and that this worker continues them."""
     rows = [
-        f"  {plain(line.id)}  agent {plain(line.agent)}: {render.one_line(line.goal, 60)}"
-        f"{plain(_waits(line))}"
+        f"  {plain(line.id)}  agent {plain(line.agent)}: {one_line(line.goal, 60)}{plain(_waits(line))}"
         for line in lines[:MAX_NAMED_RUNS]
     ]
     if len(lines) > MAX_NAMED_RUNS:
         rows.append(f"  and {len(lines) - MAX_NAMED_RUNS} more: ratchet list --running")
     if rows:
-        render.note("\n".join([f"Not over in this directory, and {what_follows}:", *rows]))
+        note("\n".join(["Not over in this directory, and continued by this worker:", *rows]))
 
 
 def _waits(line: RunLine) -> str:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
-from client.console import catalog, inbox, runs
+from client.console import agents, inbox, runs
 from client.console.page import Console, Handler
 from client.console.security import Guard
 from client.errors import RatchetError
@@ -53,7 +53,7 @@ def build(console: Console, names: Sequence[str] = LOCAL_NAMES) -> Guard:
 
     routes = [
         route(path, handler, method)
-        for module in (inbox, runs, catalog)
+        for module in (inbox, runs, agents)
         for method, path, handler in module.ROUTES
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: lost, 500: lost})

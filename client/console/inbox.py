@@ -15,20 +15,19 @@ from starlette.responses import Response
 from activities.contracts import JsonObject
 from client.console.forms import Field, arguments_in, field_key, fields_of
 from client.console.page import Console, Handler, Parts, form_of, link
-from client.console.radius import Question, question_of_run
-from client.console.sources import RunView
+from client.console.radius import RadiusQuestion, question_of_run
+from client.console.run_views import RunView
 from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError
 from client.runs.amounts import amounts_from
 from client.runs.listing import RequestSummary
-from client.runs.requests import DECISIONS, decision_text, request_reason
+from client.runs.requests import DECISIONS, AnyRequest, decision_text, request_reason
 from client.sdk.people import decision_from
 from workflows.api import RunStatus
 from workflows.people import Request, StandingApproval
 
 __all__ = ["ROUTES"]
 
-AnyRequest = Request | RequestSummary
 MAX_SHOWN_REQUESTS = 100
 """Requests on the page; who decides them sees the others."""
 MAX_CLOSED_REQUESTS = 20
@@ -36,7 +35,7 @@ STEPS_BEFORE = 3
 """Steps before a request that its page shows."""
 
 
-class _Lately:
+class _RecentlyClosed:
     """Requests that were open when somebody looked, and are closed now."""
 
     def __init__(self) -> None:
@@ -52,22 +51,22 @@ class _Lately:
                     self.closed.appendleft(found)
 
 
-_LATELY: WeakKeyDictionary[Console, _Lately] = WeakKeyDictionary()
+_RECENTLY_CLOSED: WeakKeyDictionary[Console, _RecentlyClosed] = WeakKeyDictionary()
 
 
 async def _parts(console: Console) -> Parts:
     lines = await console.agents.inbox()
     rows = [(line, request) for line in lines for request in line.requests or (None,)]
-    lately = _LATELY.setdefault(console, _Lately())
-    await lately.update(console, {(line.id, one.id): None for line, one in rows if one is not None})
+    recent = _RECENTLY_CLOSED.setdefault(console, _RecentlyClosed())
+    await recent.update(console, {(line.id, one.id): None for line, one in rows if one is not None})
     shown, more = rows[:MAX_SHOWN_REQUESTS], max(len(rows) - MAX_SHOWN_REQUESTS, 0)
     return {
-        "inbox": console.part("_inbox.html", rows=shown, more=more, closed=tuple(lately.closed)),
+        "inbox": console.part("_inbox.html", rows=shown, more=more, closed=tuple(recent.closed)),
     }
 
 
 async def inbox(console: Console, request: HttpRequest) -> Response:
-    """What waits, the oldest first; below it what was decided lately."""
+    """What waits, the oldest first; below it what was decided recent."""
     return console.page(request, "inbox.html", title="Inbox", parts=await _parts(console), live="live/inbox")
 
 
@@ -97,7 +96,7 @@ async def request_page(
     given = typed or request.query_params
     run, name = given.get("run", ""), given.get("id", "")
     asked = await _find(console, run, name)
-    view = await console.sources.view(run)
+    view = await console.views.view(run)
     values: dict[str, Any] = {
         "asked": asked,
         "full": isinstance(asked, Request),
@@ -131,7 +130,7 @@ async def request_or_log(console: Console, request: HttpRequest) -> Response:
     except RatchetError as error:
         run, name = request.query_params.get("run", ""), request.query_params.get("id", "")
         with suppress(RatchetError):
-            records = (await console.sources.view(run)).records
+            records = (await console.views.view(run)).records
             if any(past.id == name for past in request_history(records)):
                 last = max(at for at, one in enumerate(records) if one.about.get("request") == name)
                 note = f"{error}. The log says what {name} asked, and who decided."
@@ -143,7 +142,7 @@ async def live_request(console: Console, request: HttpRequest) -> Response:
     """Says while a request is open on a page that somebody else has decided it, or that it has changed."""
     run, name = request.query_params.get("run", ""), request.query_params.get("id", "")
     digest = request.query_params.get("digest", "")
-    alone = _Alone(console, run, name)
+    alone = _WithoutPerson(console, run, name)
 
     async def news() -> Parts:
         short = await console.agents.request_summaries(run)
@@ -156,17 +155,17 @@ async def live_request(console: Console, request: HttpRequest) -> Response:
     return console.stream(request, news)
 
 
-class _Alone:
+class _WithoutPerson:
     """What a run could do without the person who is asked, while its request is open."""
 
     def __init__(self, console: Console, run: str, name: str) -> None:
         self._console, self._run, self._name = console, run, name
         self._status: RunStatus | None = None
-        self._question: Question | None = None
+        self._question: RadiusQuestion | None = None
 
     async def part(self) -> Markup:
         """One sentence, as the run is now; empty while nobody knows it."""
-        view = await self._console.sources.view(self._run)
+        view = await self._console.views.view(self._run)
         if view.status is not self._status:
             before, self._status, self._question = self._question, view.status, None
             with suppress(RatchetError):  # no worker, or no store
@@ -176,7 +175,7 @@ class _Alone:
         found = self._console.radii.known(self._question) if self._question else None
         return self._console.part("_alone.html", sentence=found.sentence if found else "")
 
-    async def _asked(self, view: RunView) -> Question | None:
+    async def _asked(self, view: RunView) -> RadiusQuestion | None:
         page = await self._console.agents.requests_page(self._run, schemas=True)
         asked = next((one for one in page.open if one.id == self._name), None)
         if asked is None or asked.kind != "approval" or asked.tool not in page.tools:

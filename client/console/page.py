@@ -24,8 +24,8 @@ from starlette.types import Receive, Scope, Send
 from client.agents.catalog import Catalog
 from client.console import texts
 from client.console.forms import field_key
-from client.console.radius import Answers
-from client.console.sources import Sources
+from client.console.radius import Radii
+from client.console.run_views import RunViews
 from client.errors import NoWorker, RatchetError, Refused, UnknownRun, Unreachable, UsageError
 from client.keys import Signer
 from client.runs.words import counted, spent, time_span
@@ -74,8 +74,8 @@ class Console:
 
     def __init__(self, agents: AgentClient, signer: Signer) -> None:
         self.agents, self.signer = agents, signer
-        self.sources = Sources(agents)
-        self.radii = Answers()
+        self.views = RunViews(agents)
+        self.radii = Radii()
         self.own_key = secrets.token_bytes(32)
         self._notes: dict[str, str] = {}
         self._streams: set[_Stream] = set()

@@ -42,19 +42,19 @@ from workflows.verify.policy.report import (
 from workflows.verify.policy.run_so_far import RunSoFar, agent_from_here
 
 if TYPE_CHECKING:  # what shows runs imports Temporal, which takes the process half of its time to answer
-    from client.console.sources import RunView
+    from client.console.run_views import RunView
 
-__all__ = ["Answer", "Answers", "Question", "Row", "answer_to", "question_of_run", "serve"]
+__all__ = ["Radii", "Radius", "RadiusQuestion", "RadiusRow", "answer_to", "question_of_run", "serve"]
 
 KEPT = 200
-"""Answers that are kept."""
+"""Radii that are kept."""
 SECONDS = 60
 """For an answer. The solver gives up a question after five."""
 ELSEWHERE = "`ratchet verify agent` shows more."
 START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import serve; serve()"
 
 
-class Question(Frozen):
+class RadiusQuestion(Frozen):
     """What is asked about an agent."""
 
     agent: AgentSpec
@@ -68,7 +68,7 @@ class Question(Frozen):
     """The run that they would be made in; None: a new one."""
 
 
-class Row(Frozen):
+class RadiusRow(Frozen):
     """What calls of one tool can come to at one level, in the words of `ratchet verify agent`."""
 
     tool: str
@@ -78,12 +78,12 @@ class Row(Frozen):
     example: str = ""
 
 
-class Answer(Frozen):
-    """What is known of it."""
+class Radius(Frozen):
+    """What is known of what was asked."""
 
     bound: str = ""
     """The most calls of all tools."""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[RadiusRow, ...] = ()
     unknown: tuple[str, ...] = ()
     """What is not proven."""
     sentence: str = ""
@@ -92,22 +92,22 @@ class Answer(Frozen):
     """Why there is no answer, and what to do."""
 
 
-async def answer_to(question: Question) -> Answer:
+async def answer_to(question: RadiusQuestion) -> Radius:
     """The answer, by a process that ends with it, or has to after a minute."""
     if find_spec("z3") is None:
-        return Answer(problem=missing_extra("z3"))
+        return Radius(problem=missing_extra("z3"))
     try:
         process = await _started()
     except OSError as error:
-        return Answer(problem=f"The solver's process cannot be started: {error}. {ELSEWHERE}")
+        return Radius(problem=f"The solver's process cannot be started: {error}. {ELSEWHERE}")
     try:
         async with asyncio.timeout(SECONDS):
             written, _ = await process.communicate(question.model_dump_json().encode())
-        return Answer.model_validate_json(written)
+        return Radius.model_validate_json(written)
     except TimeoutError:
-        return Answer(problem=f"The solver found no answer in {SECONDS} s. {ELSEWHERE}")
+        return Radius(problem=f"The solver found no answer in {SECONDS} s. {ELSEWHERE}")
     except ValueError:
-        return Answer(problem=f"The solver's process ended with {process.returncode}. {ELSEWHERE}")
+        return Radius(problem=f"The solver's process ended with {process.returncode}. {ELSEWHERE}")
     finally:
         if process.returncode is None:
             process.kill()
@@ -130,28 +130,28 @@ def serve() -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a module prints is no answer
     try:
-        answer = _answer(Question.model_validate(json.load(sys.stdin)))
+        answer = _answer(RadiusQuestion.model_validate(json.load(sys.stdin)))
     except (RatchetError, ExtensionError, ValueError, TypeError) as error:
-        answer = Answer(problem=str(error))
+        answer = Radius(problem=str(error))
     output.write(answer.model_dump_json())
     output.flush()
 
 
-def _answer(question: Question) -> Answer:
+def _answer(question: RadiusQuestion) -> Radius:
     register_modules(question.modules)
     agent = question.agent if question.run is None else agent_from_here(question.agent, question.run)
     machine = _machine(agent)
     found = Judged(agent, machine, {spec.name: spec for spec in question.specs})
     if question.about:
         approved = question.run.approved if question.run else ()
-        return Answer(sentence=alone_text(found, question.about, approved))
+        return Radius(sentence=alone_text(found, question.about, approved))
     wanted = [spec for spec in found.callable if spec.effect in OUTSIDE]
     reports = {spec.name: tool_report(found, spec) for spec in wanted}
     radii = [one for report in reports.values() for one in report.radii]
-    return Answer(
+    return Radius(
         bound=bound_text(found.bound),
         rows=tuple(
-            Row(
+            RadiusRow(
                 tool=one.tool, effect=one.effect, when=WHEN[one.level], most=radius_text(one),
                 example=one.example.title if one.example else "",
             )
@@ -170,7 +170,7 @@ def _machine(agent: AgentSpec) -> Machine:
 
 def question_of_run(
     view: RunView, tool: str, tools: Mapping[str, ToolSpec], modules: Sequence[str]
-) -> Question | None:
+) -> RadiusQuestion | None:
     """What calls of the tool this run may make with nobody asked, from now on; None: no worker says how far
     it is."""
     task, status = view.task, view.status
@@ -187,7 +187,8 @@ def question_of_run(
         approved=tuple(_approved_for_later(view, tool)),
     )
     agent = task.spec.model_copy(update={"machine_version": status.machine_version})
-    return Question(agent=agent, modules=tuple(modules), specs=tuple(tools.values()), about=tool, run=run)
+    specs = tuple(tools.values())
+    return RadiusQuestion(agent=agent, modules=tuple(modules), specs=specs, about=tool, run=run)
 
 
 def _approved_for_later(view: RunView, tool: str) -> Iterator[str]:
@@ -223,32 +224,32 @@ def _asks_once(approvals: Approvals, entry: str) -> bool:
 # -- what was asked already --------------------
 
 
-class Answers:
-    """Answers by question: each is asked once, one after another."""
+class Radii:
+    """Radii by question: each is asked for once, one after another."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, asyncio.Task[Answer]] = OrderedDict()
+        self._known: OrderedDict[str, asyncio.Task[Radius]] = OrderedDict()
         self._turn = asyncio.Lock()
 
-    async def answer(self, question: Question) -> Answer:
+    async def answer(self, question: RadiusQuestion) -> Radius:
         """The answer, once it is known. What could not be answered is asked again."""
         if (before := self.known(question)) is not None and before.problem:
             del self._known[_digest(question)]
         return await asyncio.shield(self._asked(question))
 
-    def known(self, question: Question) -> Answer | None:
+    def known(self, question: RadiusQuestion) -> Radius | None:
         """The answer, if it is known by now; else it is asked."""
         task = self._asked(question)
         return task.result() if task.done() else None
 
-    def drop(self, question: Question) -> None:
+    def drop(self, question: RadiusQuestion) -> None:
         """Stop asking for it, if it is not known yet: the run has moved on. Who still wants it asks again."""
         task = self._known.get(_digest(question))
         if task is not None and not task.done():
             task.cancel()
             del self._known[_digest(question)]
 
-    def _asked(self, question: Question) -> asyncio.Task[Answer]:
+    def _asked(self, question: RadiusQuestion) -> asyncio.Task[Radius]:
         digest = _digest(question)
         if digest not in self._known:
             self._known[digest] = asyncio.create_task(self._ask(question))
@@ -256,10 +257,10 @@ class Answers:
                 self._known.popitem(last=False)
         return self._known[digest]
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _ask(self, question: RadiusQuestion) -> Radius:
         async with self._turn:
             return await answer_to(question)
 
 
-def _digest(question: Question) -> str:
+def _digest(question: RadiusQuestion) -> str:
     return sha256(question.model_dump_json().encode()).hexdigest()

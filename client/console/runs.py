@@ -17,7 +17,7 @@ from starlette.responses import Response
 from activities.contracts import is_visible
 from client.console.diagram import drawing
 from client.console.page import Console, Handler, Parts, form_of
-from client.console.sources import RunView
+from client.console.run_views import RunView
 from client.console.steps import log_rows, path_of, request_history, steps_of
 from client.errors import NoWorker, RatchetError, UsageError
 from client.history.fork import ForkChanges
@@ -134,9 +134,7 @@ def _number(given: Mapping[str, str], name: str, default: int = 0) -> int:
         raise UsageError(f"{name}: expected a whole number, got {given.get(name, '')[:40]!r}") from error
 
 
-async def _run_parts(console: Console, request: Request) -> Parts:
-    run, tab = _run(request.query_params), request.query_params.get("view", "steps")
-    view = await console.sources.view(run)
+def _run_parts(console: Console, request: Request, view: RunView) -> Parts:
     common = {"view": view, "counters": _counters(view), "live": view.live}
     parts: dict[str, Markup | None] = {
         "head": console.part("_run_head.html", **common, requests=view.line.requests if view.line else ()),
@@ -153,14 +151,14 @@ async def _run_parts(console: Console, request: Request) -> Parts:
             path=path_of(view.records)[-12:],
         ),
     }
-    if tab == "log":
+    if request.query_params.get("view", "steps") == "log":
         before = _number(request.query_params, "before", len(view.records))
         rows = log_rows(view.records[:before])[-PAGE_RECORDS:]
         parts["log"] = console.part("_log.html", rows=rows)
     else:
         for step in _steps(view, request):
             parts[f"step-{step.number}"] = console.part(
-                "_step.html", block=step, run=run, actions="live" if view.live else "over"
+                "_step.html", block=step, run=view.id, actions="live" if view.live else "over"
             )
     return parts
 
@@ -172,8 +170,8 @@ def _steps(view: RunView, request: Request) -> Sequence[Any]:
 async def run_page(console: Console, request: Request) -> Response:
     """A run as it happens."""
     run, tab = _run(request.query_params), request.query_params.get("view", "steps")
-    parts = await _run_parts(console, request)
-    view = await console.sources.view(run)
+    view = await console.views.view(run)
+    parts = _run_parts(console, request, view)
     first = next((int(name[5:]) for name in parts if name.startswith("step-")), 0)
     return console.page(
         request,
@@ -192,7 +190,12 @@ async def run_page(console: Console, request: Request) -> Response:
 
 async def live_run(console: Console, request: Request) -> Response:
     """The same while the page is open."""
-    return console.stream(request, lambda: _run_parts(console, request))
+
+    async def parts() -> Parts:
+        view = await console.views.view(_run(request.query_params))
+        return _run_parts(console, request, view)
+
+    return console.stream(request, parts)
 
 
 def _counters(view: RunView) -> Mapping[str, float]:
@@ -283,7 +286,7 @@ async def rollback_page(console: Console, request: Request) -> Response:
     """What was done since a step, before the run goes back to it."""
     run, step = _run(request.query_params, "run"), _number(request.query_params, "step")
     calls, unknown = await _effects(console, run, step)
-    view = await console.sources.view(run)
+    view = await console.views.view(run)
     view.source.checkpoint(step)
     return console.page(
         request,
@@ -314,7 +317,7 @@ async def fork_page(console: Console, request: Request) -> Response:
     """What a fork may do a second time, before it is started."""
     run, step = _run(request.query_params, "run"), _number(request.query_params, "step")
     effects = await console.agents.effects_to_repeat(run, step)
-    end = (await console.sources.view(run)).end
+    end = (await console.views.view(run)).end
     return console.page(
         request,
         "fork.html",

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from activities.contracts.record_events import REQUEST_CLOSED
 from activities.contracts.titles import call_title
-from client.runs.calls import Reader, Reading, ShownCall, is_call, is_said_by_its_call
-from workflows.kernel.log import Record, began, by_step, lineage
+from client.runs.readings import Reading, RecordReader, ShownCall, is_call, is_said_by_its_call
+from workflows.kernel.log import STARTED, Record, began, by_step, lineage
 
 __all__ = ["Item", "PastRequest", "Row", "Step", "log_rows", "path_of", "request_history", "steps_of"]
 
@@ -54,7 +55,7 @@ class Step:
 def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step]:
     """The steps that hold, in order; `last`: the newest ones alone."""
     steps: list[Step] = []
-    reader = Reader()
+    reader = RecordReader()
     for found in by_step(records):
         step = Step(found.number, found.records[-1].branch, path=list(found.path), spent=found.spent,
                     started=found.started, seconds=found.seconds)  # fmt: skip
@@ -117,7 +118,7 @@ class Row:
 
 def log_rows(records: Sequence[Record]) -> list[Row]:
     """The log from its beginning; rollbacks leave nothing out."""
-    reader = Reader()
+    reader = RecordReader()
     return [
         Row(
             record,
@@ -131,13 +132,13 @@ def log_rows(records: Sequence[Record]) -> list[Row]:
 
 def path_of(records: Iterable[Record]) -> list[tuple[str, str]]:
     """The transitions that hold, in order: (from, to)."""
-    kept = (record for record in lineage(records) if record.to is not None and record.event != "Started")
+    kept = (record for record in lineage(records) if record.to is not None and record.event != STARTED)
     return [(record.state, str(record.to)) for record in kept]
 
 
 # -- what people decided --------------------
 
-CLOSED_BY = {"Decided", "Voted", "Expired", "Withdrawn"}
+CLOSED_BY = {*REQUEST_CLOSED, "Voted"}
 """Events by which people, or their absence, come to the end of a request."""
 
 

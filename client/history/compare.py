@@ -10,8 +10,8 @@ from activities.contracts import Frozen
 from client.errors import RatchetError, RunFailed, UnknownRun
 from client.history.checkpoints import Source, source_of
 from client.history.differences import Difference, first_difference
-from client.runs.calls import Reader, is_said_by_its_call
 from client.runs.connected import ConnectedReader
+from client.runs.readings import RecordReader, is_said_by_its_call
 from workflows.api import RunResult, RunSummary
 from workflows.kernel.log import STARTED, Record, by_step, lineage
 
@@ -187,7 +187,7 @@ class _Log:
         times = [record.at for record in records]
         self._times = (min(times, default=0) - MARGIN, max(times, default=0) + MARGIN)
         self._calls = {call.id for record in records for one in record.messages for call in one.tool_calls}
-        reader = Reader()
+        reader = RecordReader()
         self._readings = {record.seq: reader.read(record) for record in records}
         self._steps = {step.number: step for step in by_step(records)}
         self.steps = {

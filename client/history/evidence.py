@@ -10,7 +10,6 @@ import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,6 +24,7 @@ from activities.contracts.chain import link_text
 from activities.evidence import verify_evidence
 from activities.evidence.events import as_sent, events_of, payloads_of, public_text, signed
 from activities.evidence.verify_evidence import NOT_OF_THE_AGENT, Json, canonical, chained, sha256
+from activities.extras import installed_version
 from activities.store.archive import end_of
 from client.errors import RatchetError, UnknownRun, clear_errors
 from client.history.recorded import ARCHIVE, archive_requests
@@ -128,7 +128,7 @@ async def assembled(parts: RunParts, converter: DataConverter) -> Json:
     pack: Json = {
         "format": verify_evidence.FORMAT,
         "run": _facts(parts),
-        "exported": {"at": datetime.now(UTC).isoformat(timespec="seconds"), "ratchet": _version()},
+        "exported": {"at": datetime.now(UTC).isoformat(timespec="seconds"), "ratchet": installed_version()},
         "log": {
             "records": list(log.records),
             "hashes": chained(log.records),
@@ -164,13 +164,6 @@ def _facts(parts: RunParts) -> Json:
         "machine_version": result.get("machine_version", first.get("about", {}).get(VERSION, "")),
         "last_execution": parts.executions[-1].run_id if parts.executions else "",
     }
-
-
-def _version() -> str:
-    try:
-        return version("ratchet")
-    except PackageNotFoundError:
-        return ""
 
 
 # -- what there is of a run --------------------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from activities.extras import installed_version
 from client.proof.digests import ratchet_code, spec_digest, table_digest
 from workflows import registry
 from workflows.certificate import FORMAT, Certificate
@@ -34,7 +34,7 @@ def certificate_text(report: MachineReport) -> str:
     shared = dict(set.intersection(*(set(one.items()) for one in report.code)))
     found = {
         "format": FORMAT,
-        "ratchet": _version(),
+        "ratchet": installed_version(),
         "subject": {
             "machine": machine.name,
             "version": machine.version,
@@ -97,11 +97,3 @@ def _scenario(machine: Machine, one: ScenarioReport) -> dict[str, Any]:
         "ends": dict(found.ends),
         "fixed": list(found.fixed),
     }
-
-
-def _version() -> str:
-    """Of the installed package; empty: it is not installed."""
-    try:
-        return version("ratchet")
-    except PackageNotFoundError:
-        return ""

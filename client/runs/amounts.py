@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from client.agents.yaml import nearest
 from client.errors import UsageError
 from workflows.api import COUNTERS
 
-__all__ = ["amounts_from", "caps_from"]
+if TYPE_CHECKING:
+    from client.runs.listing import RequestSummary
+    from workflows.people import Request
+
+__all__ = ["amounts_from", "caps_from", "check_counter"]
 
 
 def amounts_from(words: Iterable[str]) -> dict[str, float]:
@@ -38,6 +43,17 @@ def caps_from(words: Iterable[str]) -> dict[str, float | None]:
     if not found:
         raise UsageError("the limit is missing, such as model_calls=300 or tokens=none")
     return found
+
+
+def check_counter(request: Request | RequestSummary, amounts: Mapping[str, float]) -> None:
+    """Raise a UsageError when there is more of something that the request is not about."""
+    counter = (request.arguments or {}).get("counter")
+    wrong = ", ".join(name for name in amounts if name != counter)
+    if counter is not None and wrong:
+        raise UsageError(
+            f"{request.id} is about {counter}, not {wrong}: give more of that, such as {counter}=10; "
+            "`ratchet limits` sets other limits"
+        )
 
 
 def _split(word: str) -> tuple[str, str]:

@@ -15,7 +15,6 @@ from activities.contracts import without_digests
 from client.runs.listing import (
     GOAL_CHARACTERS,
     PROGRESS,
-    REQUESTS_KEY,
     Filter,
     RequestSummary,
     RunLine,
@@ -23,6 +22,7 @@ from client.runs.listing import (
     requests_in,
 )
 from workflows.api import LOG_HEAD_KEY, AgentTask
+from workflows.temporal_names import REQUESTS_KEY
 
 __all__ = [
     "accept_new_statuses", "line_of", "newest_runs", "requests_in_memo", "start_attributes", "start_memo",

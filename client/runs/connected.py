@@ -40,8 +40,9 @@ from client.errors import (
 from client.history.recorded import Beginning, beginning_of, by_number, executions_of, recorded_log
 from client.runs.archived import ArchivedRuns
 from client.runs.attributes import line_of, newest_runs
-from client.runs.follow import Follower, Heartbeat, bug_in, heartbeat_in, newest_state, with_heartbeat
+from client.runs.follow import Follower
 from client.runs.listing import Filter, RunLine, list_filter
+from client.runs.pending import Heartbeat, bug_in, heartbeat_in, newest_state, with_heartbeat
 from client.runs.reader import RunReader
 from client.server.connection import Connection, has_worker
 from client.server.workerconfig import register_modules

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from activities.contracts.record_events import own_records
 from client.errors import RatchetError
 from client.runs.words import counted
 
@@ -99,7 +100,7 @@ def _line(name: str, one: _Sum) -> CostLine:
 
 
 def _outermost(run: str, known: Mapping[str, str]) -> str:
-    """The run above an inner one, whose id begins with that of the other."""
+    """The outermost known run of an id: an inner run's id begins with it."""
     parts = run.split("/")
     above = ("/".join(parts[:number]) for number in range(1, len(parts)))
     return next((one for one in above if one in known), run)
@@ -131,21 +132,14 @@ def _parts(archive: Archive, end: ArchivedEnd, timed: bool) -> tuple[tuple[float
     if not timed or _day(_time(end.first)) == _day(at):
         return ((at, total),)
     records = archive.records(end.workflow_id, end.run_id)
-    return (*_differences(_own(records), start={}), (at, _less(total, _counters(records[-1]))))
-
-
-def _own(records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Without those that a fork has taken over: its ledger begins at 0."""
-    from workflows.kernel.log import FORKED
-
-    forks = [number for number, record in enumerate(records) if record["event"] == FORKED]
-    return records[forks[-1] :] if forks else records
+    return (*_differences(own_records(records), start={}), (at, _less(total, _counters(records[-1]))))
 
 
 def _differences(
     records: Iterable[Mapping[str, Any]], start: Counters | None = None
 ) -> Iterator[tuple[float, Counters]]:
-    """What was spent from record to record; without `start` from the first of these on."""
+    """What was spent from record to record; without `start` from the first of these on. The ledger of a fork
+    begins at 0."""
     before = start
     for record in records:
         now = _counters(record)
@@ -212,7 +206,7 @@ async def live_spending(
             try:
                 if timed:
                     records = [one.model_dump() for one in await client.records(run)]
-                    return Spending(run, agent, tuple(_differences(_own(records), start={})))
+                    return Spending(run, agent, tuple(_differences(own_records(records), start={})))
                 counters = (await client.status(run)).counters
                 return Spending(run, agent, ((datetime.now(UTC).timestamp(), counters),))
             except RatchetError as error:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
-from client.runs.listing import GOAL_CHARACTERS, PROGRESS, REQUESTS_KEY, Filter, RunLine, requests_in
+from client.runs.listing import GOAL_CHARACTERS, PROGRESS, Filter, RunLine, requests_in
 from client.server.ownership import DATABASE, is_own
-from workflows.temporal_names import ATTRIBUTES, LOG_HEAD_KEY, WORKFLOW_TYPE
+from workflows.temporal_names import ATTRIBUTES, LOG_HEAD_KEY, REQUESTS_KEY, WORKFLOW_TYPE
 
 __all__ = ["RunFiles"]
 

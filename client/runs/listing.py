@@ -13,8 +13,8 @@ from client.errors import UsageError
 from workflows.temporal_names import WORKFLOW_TYPE, Kind, Verb
 
 __all__ = [
-    "GOAL_CHARACTERS", "PROGRESS", "REQUESTS_KEY", "Filter", "RequestSummary", "RunLine", "list_filter",
-    "quoted", "requests_in", "run_with_short_id",
+    "GOAL_CHARACTERS", "PROGRESS", "Filter", "RequestSummary", "RunLine", "list_filter", "quoted",
+    "requests_in", "run_with_short_id",
 ]  # fmt: skip
 
 Progress = Literal["running", "completed", "failed", "cancelled", "terminated", "timed out", "continued"]
@@ -31,8 +31,6 @@ PROGRESS: dict[int | None, Progress] = {
 GOAL_CHARACTERS = 200
 MAX_NAMED_RUNS = 10
 """Runs that a message names."""
-REQUESTS_KEY = "requests"
-"""Memo: the open requests in short."""
 
 
 @dataclass(frozen=True, kw_only=True)

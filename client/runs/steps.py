@@ -15,7 +15,7 @@ class CheckpointLine(StepLine):
     """One step of a run: where a rollback or a fork can begin again."""
 
     seq: int
-    """The last record before the step; of a step left behind, its own first one."""
+    """The record before the step. If a rollback dropped the step, its own first record."""
     state: str
     """Where the step begins."""
     holds: bool = True

@@ -86,9 +86,7 @@ class AgentClient(RunCommander):
         """
         import structlog
 
-        allowed = Allowed()
-        for agent in agents:
-            allowed |= Allowed.of(agent.modules, agent.models.values())
+        allowed = Allowed.of_agents(*agents)
         settings = allowed.added_to(settings) if settings else _remembered(allowed)
         if worker and not structlog.is_configured():  # by itself it prints, and not to the program's log
             structlog.stdlib.recreate_defaults(log_level=None)

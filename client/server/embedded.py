@@ -55,6 +55,8 @@ STOP_SECONDS = 0.5
 ATTEMPTS = 5
 """Starts, each with other ports, when another program takes a free port in the meantime."""
 SPACE_BYTES = 64 * 1024 * 1024
+LOG_LINES = 8
+"""Of its log, in a message."""
 DYNAMIC_CONFIG = (
     # as shipped the server makes 20 steps per second, and every timer takes a second
     "history.transferProcessorMaxPollRPS=2000",
@@ -542,8 +544,9 @@ def _log(home: Path) -> str:
         return ""
 
 
-def _log_end(home: Path, lines: int = 8) -> str:
+def _log_end(home: Path) -> str:
     """The end of the log; of a crash the message, not the stack."""
     message = re.split(r"^goroutine \d+ .*\[", _log(home), maxsplit=1, flags=re.MULTILINE)[0]
     written = [line.strip() for line in message.splitlines() if line.strip()]
-    return f"Its log {home / 'server.log'} ends with:\n  " + "\n  ".join(written[-lines:] or ["(nothing)"])
+    last = written[-LOG_LINES:] or ["(nothing)"]
+    return f"Its log {home / 'server.log'} ends with:\n  " + "\n  ".join(last)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -33,6 +33,16 @@ __all__ = [
 ]  # fmt: skip
 
 
+class _Agent(Protocol):
+    """What an agent file says of the worker that it needs."""
+
+    @property
+    def modules(self) -> tuple[str, ...]: ...
+
+    @property
+    def models(self) -> Mapping[str, ModelSpec]: ...
+
+
 class Allowed(BaseModel):
     """Modules and model servers that a user of a directory has named."""
 
@@ -49,9 +59,14 @@ class Allowed(BaseModel):
         )
 
     @classmethod
-    def of(cls, modules: Iterable[str], models: Iterable[ModelSpec]) -> Allowed:
-        """What an agent needs."""
-        return cls(modules=tuple(modules), base_urls=tuple(spec.base_url for spec in models if spec.base_url))
+    def of_agents(cls, *agents: _Agent) -> Allowed:
+        """What agents need."""
+        models = [spec for agent in agents for spec in agent.models.values()]
+        every = cls(
+            modules=tuple(module for agent in agents for module in agent.modules),
+            base_urls=tuple(spec.base_url for spec in models if spec.base_url),
+        )
+        return cls() | every  # each once
 
     def added_to(self, settings: Settings) -> Settings:
         """The settings with all of this allowed as well."""

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from activities.contracts import Message, NativeCall, ToolError, call_title
 from client.cli.live import LiveView
-from client.runs.follow import Heartbeat
+from client.runs.pending import Heartbeat
 from workflows.api import RunResult
 from workflows.kernel.log import EDITED, LoggedCall, Record
 from workflows.status import RunStatus
@@ -356,7 +356,7 @@ def test_line_below_the_blocks_says_what_is_under_way_and_since_when(doing: str)
     view = LiveView(Console(file=file, width=80, color_system=None, force_terminal=True))
     facts = {"agent": "a", "machine": "m", "machine_version": "1", "state": "init", "step": 1}
     view.show(record("ask", "Replied", "executing_tools", 1))
-    view.does(RunStatus.model_validate({**facts, "doing": doing, "doing_since": time.time() - 45}))
+    view.show_activity(RunStatus.model_validate({**facts, "doing": doing, "doing_since": time.time() - 45}))
     with view.shown():
         pass
     assert re.search(rf"{doing[:12]}.* 4[5-9] s *$", file.getvalue(), flags=re.MULTILINE)
@@ -371,7 +371,7 @@ def test_each_failed_attempt_is_printed_once_and_a_running_one_is_no_failure() -
     view = LiveView(Console(file=file, width=80, color_system=None, force_terminal=True))
     one, two = {"a attempt 2": "weather() fails"}, {"b attempt 2": "map() fails"}
     for failures in (one, {**two, **one}, {}, two, {"a attempt 3": "weather() fails"}):
-        view.heard(Heartbeat(failures=failures, attempt=2))
+        view.show_heartbeat(Heartbeat(failures=failures, attempt=2))
         with view.shown():
             pass
     found = file.getvalue()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from activities.settings import Settings
-from client.cli.loaded import loaded_lines
+from client.cli.reload import loaded_lines
 from tests.client.commandline import Cli, environment
 from tests.client.conftest import ROOT
 from tests.forked import PYTEST, RATCHET, spoken

@@ -18,6 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.contracts import ModelSpec
 from activities.settings import Settings
 from client import errors, keys
+from client.agents.agentfile import AgentFile
 from client.plugin import RatchetPlugin
 from client.server import connection, remote
 from client.server.embedded import EmbeddedServer, running_server
@@ -157,8 +158,9 @@ def test_named_modules_are_remembered_for_one_directory(tmp_path: Path) -> None:
     module.touch()
     home, other = tmp_path / "home", tmp_path / "other"
     home.mkdir()
-    spec = ModelSpec(base_url="http://localhost:1/v1")
-    remember(home, Allowed.of([str(module)], [spec, ModelSpec()]))
+    models = {"default": ModelSpec(base_url="http://localhost:1/v1"), "sub": ModelSpec()}
+    agent = AgentFile(name="mine", machine="rlm", models=models, modules=(str(module),))
+    remember(home, Allowed.of_agents(agent, agent))
     (tmp_path / "link").symlink_to(home)
     for again in (home, tmp_path / "other" / ".." / "home", tmp_path / "link"):
         settings = load_settings(again)

@@ -14,16 +14,17 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx2
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionDescription
 
 from activities.contracts import JsonObject, MachineNamed
 from activities.settings import Settings
-from client.console import catalog, inbox, runs
+from client.console import agents as agent_pages
+from client.console import inbox, runs
 from client.console.app import build
 from client.console.diagram import drawing
 from client.console.forms import arguments_in, fields_of
 from client.console.page import Console
-from client.console.radius import Answers, Question
+from client.console.radius import Radii, RadiusQuestion
 from client.keys import Signer, new_key, signer
 from client.proof.digests import digests_of
 from client.sdk.agent import AgentClient
@@ -393,7 +394,9 @@ async def test_every_page_has_an_outline_and_names_for_its_controls(
         ("/agent", {"name": "log_detective"}),
         ("/nothing", {}),
     ]
-    routes = {path for room in (inbox, runs, catalog) for method, path, _ in room.ROUTES if method == "GET"}
+    routes = {
+        path for room in (inbox, runs, agent_pages) for method, path, _ in room.ROUTES if method == "GET"
+    }
     assert {path for path, _ in pages} - routes == {"/nothing"}
     assert all(path.startswith("/live/") for path in routes - {path for path, _ in pages})
     for path, query in pages:
@@ -499,6 +502,27 @@ async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, a
         run in (await browser.get("/runs", id=run)).text
         or run[:12] in (await browser.get("/runs", id=run)).text
     )
+
+
+class CountingReads(AgentClient):
+    """Counts how often a run is described."""
+
+    reads = 0
+
+    async def description(self, run: str) -> WorkflowExecutionDescription:
+        self.reads += 1
+        return await super().description(run)
+
+
+async def test_run_page_reads_its_run_once(agents: AgentClient, ended: str) -> None:
+    counting = CountingReads(agents.connection)
+    browser = Browser(counting)
+    await browser.login()
+    await browser.get("/run", id=ended)  # its log and result are kept
+    counting.reads = 0
+    await browser.get("/run", id=ended)
+    await browser.http.aclose()
+    assert counting.reads == 1
 
 
 async def test_run_page_says_what_differs_from_the_certificate(
@@ -624,7 +648,7 @@ async def test_agents_page_says_what_it_can_do_with_nobody_asked(
 
 async def test_what_the_solver_has_found_is_kept() -> None:
     pytest.importorskip("z3")
-    answers, question = Answers(), Question(agent=AgentSpec(), modules=(), specs=())
+    answers, question = Radii(), RadiusQuestion(agent=AgentSpec(), modules=(), specs=())
     assert answers.known(question) is None
     found = await answers.answer(question)
     assert answers.known(question) is found is await answers.answer(question)
@@ -635,7 +659,7 @@ async def test_what_could_not_be_answered_is_asked_again(tmp_path: Path) -> None
     pytest.importorskip("z3")
     file = tmp_path / "odd.py"
     file.write_text("oops")
-    answers, question = Answers(), Question(agent=AgentSpec(), modules=(str(file),), specs=())
+    answers, question = Radii(), RadiusQuestion(agent=AgentSpec(), modules=(str(file),), specs=())
     assert "oops" in (await answers.answer(question)).problem
     file.write_text("")
     assert not (await answers.answer(question)).problem
@@ -646,14 +670,14 @@ async def test_questions_about_where_a_run_was_do_not_queue(tmp_path: Path) -> N
     pytest.importorskip("z3")
     file = tmp_path / "slow.py"
     file.write_text("import time; time.sleep(3600)")
-    answers = Answers()
+    answers = Radii()
     for line in ("one", "two", "three"):
-        old = Question(agent=AgentSpec(), modules=(str(file),), specs=(), about=line)
+        old = RadiusQuestion(agent=AgentSpec(), modules=(str(file),), specs=(), about=line)
         assert answers.known(old) is None
         await asyncio.sleep(0)
         answers.drop(old)
     async with asyncio.timeout(30):
-        await answers.answer(Question(agent=AgentSpec(), modules=(), specs=()))
+        await answers.answer(RadiusQuestion(agent=AgentSpec(), modules=(), specs=()))
 
 
 async def test_open_request_says_what_the_run_could_do_without_the_person(

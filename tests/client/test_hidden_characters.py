@@ -8,7 +8,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from client.cli import render
+from client.cli.output import print_json
 from client.console.texts import shown
 from client.runs.words import plain
 from workflows.people import Group
@@ -25,7 +25,7 @@ def test_hidden_character_is_shown_everywhere(hidden: str) -> None:
     name = f"An{hidden}n"
     assert shown(name) == f"An⟨U+{ord(hidden):04X}⟩n"
     assert plain(name) == "An\N{REPLACEMENT CHARACTER}n"
-    render.print_json({"to": name}, stream=(printed := io.StringIO()))
+    print_json({"to": name}, stream=(printed := io.StringIO()))
     assert hidden not in printed.getvalue()
     assert json.loads(printed.getvalue()) == {"to": name}
     with pytest.raises(ValidationError, match="is not a name"):

@@ -41,7 +41,7 @@ from client.errors import (
     UsageError,
 )
 from client.history.recorded import beginning_of
-from client.runs.follow import Heartbeat, heartbeat_in
+from client.runs.pending import Heartbeat, heartbeat_in
 from client.sdk.agent import AgentClient, new_run_id
 from client.sdk.sending import SentSignal
 from client.server.connection import Connection

@@ -18,7 +18,7 @@ from activities.contracts import ScriptedReply
 from activities.mcp.config import McpConfig
 from activities.settings import Settings
 from client.plugin import RatchetPlugin
-from client.runs.calls import Reader
+from client.runs.readings import RecordReader
 from tests.mcp.conftest import OWN, RUDE, own_config
 from tests.server.conftest import real_server
 from tests.server.trials import (
@@ -218,5 +218,5 @@ async def test_text_of_a_rude_server_reaches_log_and_model_as_text(
         from client.cli import render
 
         for record in await log_of(run):
-            assert "\x1b]" not in str(render.record_block(record, Reader().read(record)))
+            assert "\x1b]" not in str(render.record_block(record, RecordReader().read(record)))
             assert "\x1b]" not in str(render.change_block(record, full=True))

@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 
 from activities.extensions import load_modules
 from activities.settings import Settings
-from client.runs.follow import bug_in
+from client.runs.pending import bug_in
 from tests.server.trials import UNATTENDED, begin, eventually, replayed, scripted
 from workflows import registry
 

@@ -22,8 +22,8 @@ from activities.settings import Settings
 from activities.store.archive import Archive
 from client.cassette.export import exported
 from client.cassette.playing import play
+from client.runs.archive_repair import missing_ends, repairing_archive
 from client.runs.listing import RunLine
-from client.runs.unarchived import missing_ends, repairing
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
 from tests.server.conftest import TOOLS, real_server
@@ -341,7 +341,7 @@ async def test_run_that_cannot_be_written_holds_up_no_other(quiet: Client, own: 
             "CREATE TRIGGER refused BEFORE INSERT ON records"
             f" WHEN new.workflow_id IN ('{first}', '{third}') BEGIN SELECT RAISE(ABORT, 'refused'); END"
         )
-    async with repairing(quiet, TASK_QUEUE, ArchiveActivities(archive), pause=0.1):
+    async with repairing_archive(quiet, TASK_QUEUE, ArchiveActivities(archive), pause=0.1):
         await eventually(lambda: agents.is_archived(second))
         archive.delete(second, next(line.run_id for line in lines if line.id == second))
         with archive.database.writing("test") as execute:

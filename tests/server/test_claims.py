@@ -24,7 +24,7 @@ from activities.store.blobs import BlobStore, Files
 from activities.store.converter import data_converter
 from activities.store.secret import StoreSecret
 from activities.store.stores import Stores
-from client.runs.follow import bug_in
+from client.runs.pending import bug_in
 from client.sdk.material import material_for
 from tests.logs import captured_logs
 from tests.server.trials import Run, begin, calls, eventually, log_of, open_request, replayed, task, until

@@ -28,7 +28,7 @@ from client.cassette.export import exported
 from client.errors import RatchetError, RunRefused, Unreadable
 from client.history.check import check_runs
 from client.plugin import RatchetPlugin
-from client.runs.follow import bug_in
+from client.runs.pending import bug_in
 from client.sdk.agent import AgentClient
 from client.sdk.material import material_for
 from client.server.connection import Connection

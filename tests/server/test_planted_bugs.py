@@ -22,7 +22,7 @@ from client.cassette.recording import ANSWERS
 from client.history.replayer import replayed
 from client.plugin import RatchetPlugin
 from client.proof.machine import verify
-from client.runs.follow import bug_in
+from client.runs.pending import bug_in
 from tests.server import planted
 from tests.server.fakes import FakeActivities, FakeWorld, fake_worker
 from tests.server.planted import PLANTED, Planted

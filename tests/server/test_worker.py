@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from activities.contracts import ModelSpec
 from activities.settings import RateLimit, Settings
-from client.runs.follow import heartbeat_in
+from client.runs.pending import heartbeat_in
 from client.server.connection import has_worker, open_client
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import PATIENCE, Run, begin, calls, decide, eventually, open_request, scripted, task

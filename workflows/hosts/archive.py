@@ -111,7 +111,7 @@ class RunLogWriter:
 
         A failure never fails the run, and a cancellation does not stop it: the log is the evidence. A
         finished run waits for a failing archive for a second only. Its history then has each part as an
-        activity's input, and a worker writes them later (`client/runs/unarchived.py`).
+        activity's input, and a worker writes them later (`client/runs/archive_repair.py`).
         """
         ending = result is not None
         if not await self.write_full_parts(ending=ending):

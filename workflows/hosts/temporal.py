@@ -31,6 +31,7 @@ from workflows.kernel.log import Record
 from workflows.kernel.machine import state_name
 from workflows.people import Command, Request
 from workflows.queries import details
+from workflows.temporal_names import REQUESTS_KEY
 
 __all__ = ["TemporalHost", "identity", "now"]
 
@@ -39,8 +40,6 @@ _WAITING = SearchAttributeKey.for_keyword("AgentWaiting")
 _SINCE = SearchAttributeKey.for_datetime("AgentWaitingSince")
 _DEADLINE = SearchAttributeKey.for_datetime("AgentDeadline")
 _EXIT = SearchAttributeKey.for_keyword("AgentExit")
-REQUESTS = "requests"
-"""Memo: the open requests in short, for lists."""
 MAX_LISTED_REQUESTS = 5
 """Requests in the memo."""
 ARGUMENTS = 2000
@@ -297,7 +296,7 @@ class TemporalHost:
                 _DEADLINE.value_set(_moment(deadline)) if deadline is not None else _DEADLINE.value_unset(),
             ])  # fmt: skip
         if shown[3] != self._shown[3]:
-            workflow.upsert_memo({REQUESTS: short})
+            workflow.upsert_memo({REQUESTS_KEY: short})
         self._shown = shown
 
     def notify(self, moment: NoticeMoment, request: Request) -> None:
@@ -379,7 +378,7 @@ def _published() -> tuple[Any, ...]:
     """What attributes and memo say already: Temporal hands them on when a run continues as new."""
     found = workflow.info().typed_search_attributes
     since, deadline = found.get(_SINCE), found.get(_DEADLINE)
-    requests = json.dumps(workflow.memo().get(REQUESTS, []), ensure_ascii=False, default=str)
+    requests = json.dumps(workflow.memo().get(REQUESTS_KEY, []), ensure_ascii=False, default=str)
     return (
         found.get(_WAITING) or "",
         since.timestamp() if since else None,

@@ -17,6 +17,8 @@ from activities.contracts.base import Frozen, JsonObject, added
 from activities.contracts.chain import next_hash
 from activities.contracts.conversation import Message
 from activities.contracts.labels import LabelSource
+from activities.contracts.record_events import FORKED
+from activities.contracts.titles import edited_title
 
 __all__ = [
     "CLOSED",
@@ -56,8 +58,6 @@ REFUSED = "AnswerRefused"
 """Event of a record by which a run asks for its answer again: it does not fit the agent's `output`."""
 ROLLED_BACK = "RolledBack"
 """Event of a record that goes back to a step of this run."""
-FORKED = "Forked"
-"""Event of a record that goes on from a step of another run; that run's records stand before it."""
 
 NO_CALLS = {"ask_model", "ask_person", "together", "say"}
 """Kinds of effect that the log has elsewhere: as messages, as decisions."""
@@ -91,7 +91,7 @@ class LoggedCall(Frozen):
     @property
     def heading(self) -> str:
         """The title, and who edited the call."""
-        return f"{self.title}, edited by {self.edited_by}" if self.edited_by else self.title
+        return edited_title(self.title, self.edited_by)
 
     @property
     def summary(self) -> str:

@@ -23,7 +23,7 @@ from activities.contracts import Effect
 from activities.text import readable
 from workflows.kernel.context import Context
 from workflows.kernel.errors import DefinitionError, LimitExceeded, NoTransition
-from workflows.kernel.log import Record
+from workflows.kernel.log import STARTED, Record
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, VisitEnd, state_name
 from workflows.kernel.snapshot import Program, Suspension
 from workflows.kernel.transition import advance, log_event, start
@@ -246,7 +246,7 @@ class _PlainRun(Generic[S, C]):
     def _adopt(self, suspension: Suspension) -> None:
         self.suspension = suspension
         if self.log is not None:
-            self.log += [record for record in suspension.records if record.event != "Started"]
+            self.log += [record for record in suspension.records if record.event != STARTED]
 
     def _call(self, callbacks: Mapping[Enum, Callable[[C], object] | None], state: Enum) -> None:
         if callback := callbacks.get(state):

@@ -27,7 +27,7 @@ from client.runs.listing import RunLine, list_filter, quoted
 from client.runs.reader import RunReader
 from workflows.api import FOR_ARCHIVE
 
-__all__ = ["ArchiveProblem", "missing_ends", "repairing"]
+__all__ = ["ArchiveProblem", "missing_ends", "repairing_archive"]
 
 PAUSE_SECONDS = 30
 """Seconds between two looks at what waits for the archive."""
@@ -46,7 +46,7 @@ class ArchiveProblem(Frozen):
 
 
 @asynccontextmanager
-async def repairing(
+async def repairing_archive(
     client: Client, queue: str, archiving: ArchiveActivities, pause: float = PAUSE_SECONDS
 ) -> AsyncIterator[None]:
     """During the body, write runs of a task queue to the archive if it lacks their end; `pause`: seconds

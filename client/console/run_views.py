@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from client.errors import RatchetError, RunFailed, StoreNotShared, UnknownRun
 from client.history.checkpoints import Source
 from client.runs.attributes import line_of
-from client.runs.follow import Heartbeat, heartbeat_in, with_heartbeat
 from client.runs.listing import RunLine, list_filter
+from client.runs.pending import Heartbeat, heartbeat_in, with_heartbeat
 from client.sdk.agent import AgentClient
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.kernel.log import Checkpoint, Record, checkpoints
 from workflows.status import ASKING
 
-__all__ = ["RunView", "Sources"]
+__all__ = ["RunView", "RunViews"]
 
 MAX_CHILD_RUNS = 200
 MAX_KEPT_RUNS = 30
@@ -79,14 +79,14 @@ class _Known:
     task: AgentTask | None = None
     records: tuple[Record, ...] = ()
     replayed: tuple[Record, ...] = ()
-    """Behind those, where no worker answered: what today's code wrote; the run may say otherwise."""
+    """Records after these, from a replay with today's code. A worker's answer replaces them."""
     result: RunResult | None = None
     status: RunStatus | None = None
     children: tuple[RunLine, ...] = ()
     problem: str = ""
 
 
-class Sources:
+class RunViews:
     """Reads runs, and keeps what was read of the newest ones."""
 
     def __init__(self, agents: AgentClient) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.contracts.conversation import Message, NativeCall
-from activities.contracts.titles import call_title
+from activities.contracts.titles import call_title, edited_title
 from workflows.kernel.log import EDITED, NO_CALLS, STEERED, LoggedCall, Record
 
-__all__ = ["ShownCall", "Reader", "Reading", "is_call", "is_said_by_its_call"]
+__all__ = ["ShownCall", "RecordReader", "Reading", "is_call", "is_said_by_its_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ShownCall:
     @property
     def heading(self) -> str:
         """The title, and who edited the call."""
-        return f"{self.title}, edited by {self.edited_by}" if self.edited_by else self.title
+        return edited_title(self.title, self.edited_by)
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ def is_said_by_its_call(record: Record) -> bool:
     return record.event == STEERED and EDITED in record.about
 
 
-class Reader:
+class RecordReader:
     """Reads a run's records in order: that a call was not made is said in a later one than the reply that
     asked for it."""
 

@@ -1,4 +1,4 @@
-"""What people type: arguments of a tool call (in their editor, as JSON or YAML), and amounts of counters."""
+"""Arguments of a tool call as people write them, in their editor or on the command line: JSON or YAML."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ import signal
 import sys
 import tempfile
 import termios
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from pydantic import TypeAdapter, ValidationError
 
 from activities.contracts import JsonObject
 from client.agents.yaml import parse
-from client.cli.render import note, notes
+from client.cli.output import note
+from client.cli.render import notes
 from client.errors import RatchetError, UsageError
 from client.runs.words import plain
 from workflows.kernel.canonical import canonical
 
-if TYPE_CHECKING:
-    from client.runs.listing import RequestSummary
-    from workflows.people import Request
-
-__all__ = ["Draft", "arguments_from", "check_counter", "number_hint"]
+__all__ = ["Draft", "arguments_from", "number_hint"]
 
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 _NUMBER_EXPECTED = re.compile(r"is not of type '(integer|number)'")
@@ -135,17 +132,6 @@ def arguments_from(text: str, source: str) -> JsonObject:
 
 
 # -- amounts --------------------
-
-
-def check_counter(request: Request | RequestSummary, amounts: Mapping[str, float]) -> None:
-    """Raise a UsageError when there is more of something that the request is not about."""
-    counter = (request.arguments or {}).get("counter")
-    wrong = ", ".join(name for name in amounts if name != counter)
-    if counter is not None and wrong:
-        raise UsageError(
-            f"{request.id} is about {counter}, not {wrong}: give more of that, such as {counter}=10; "
-            "`ratchet limits` sets other limits"
-        )
 
 
 # -- the editor --------------------

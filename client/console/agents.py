@@ -15,7 +15,7 @@ from client.agents.agentfile import AgentFile, Choice, listed_agent
 from client.agents.catalog import check_key
 from client.agents.files import SCRIPTED, agents_here, shipped_agents
 from client.console.page import Console, Handler, form_of
-from client.console.radius import Question
+from client.console.radius import RadiusQuestion
 from client.errors import UsageError
 from client.proof.agent import judged
 
@@ -74,7 +74,7 @@ def _offer(console: Console, name: str, path: Path) -> _Offer:
     return _Offer(name, path, agent, takes_material=takes)
 
 
-async def agents(
+async def agents_page(
     console: Console,
     request: Request,
     *,
@@ -110,7 +110,7 @@ async def agent_page(console: Console, request: Request) -> Response:
         title=offer.name,
         offer=offer,
         found=await console.radii.answer(
-            Question(agent=agent, modules=agent.modules, specs=tuple(about.specs.values()))
+            RadiusQuestion(agent=agent, modules=agent.modules, specs=tuple(about.specs.values()))
         ),
         unlisted=[name for name in agent.tools if name not in about.specs],
     )
@@ -131,12 +131,12 @@ async def start(console: Console, request: Request) -> Response:
         material = form.get("material", "").replace("\r\n", "\n") if offer.takes_material else ""
         run = await console.agents.start(agent.task(form.get("goal", "").strip()), material=material or None)
     except UsageError as problem:
-        return await agents(console, request, error=str(problem), typed=form, status=400)
+        return await agents_page(console, request, error=str(problem), typed=form, status=400)
     return console.go("/run", id=run)
 
 
 ROUTES: Sequence[tuple[str, str, Handler]] = (
-    ("GET", "/agents", agents),
+    ("GET", "/agents", agents_page),
     ("GET", "/agent", agent_page),
     ("POST", "/agents", start),
 )
