@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -171,12 +172,20 @@ def _plain(value: Any, where: KeyPath, places: Places) -> Any:
             below = (*where, key if isinstance(value, list) else str(key))
             if (mark := known.get(key)) is not None:
                 places[below] = (mark[0] + 1, mark[1] + 1)
-            inside[key] = _plain(item, below, places)
+            inside[_plain_scalar(key)] = _plain(item, below, places)
         return inside if isinstance(value, Mapping) else list(inside.values())
+    return _plain_scalar(value)
+
+
+def _plain_scalar(value: Any) -> Any:
+    from ruamel.yaml.scalarbool import ScalarBoolean
+
+    if isinstance(value, ScalarBoolean):  # a bool with an anchor: as a class, it is an int
+        return bool(value)
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
-    return value
+    return datetime.fromisoformat(value.isoformat()) if isinstance(value, datetime) else value
 
 
 def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from activities.settings import Settings
 from client.agents.agentfile import AgentFile, Choice, Draft, find_agent, load_agent
 from client.agents.catalog import Catalog
 from client.agents.options import options_in, options_of
-from client.agents.yaml import YamlFile
+from client.agents.yaml import YamlFile, parse
 from client.errors import UsageError
 from workflows.api import AgentTask
 
@@ -162,6 +164,37 @@ def test_values_arrive_as_plain_data(tmp_path: Path) -> None:
     assert agent.models["default"] == agent.models["other"] == ModelSpec(name="a", temperature=0.5)
     assert agent.options == {"n": 16, "text": "two\nlines\n", "yes": "yes", "on": True, "none": None}
     assert {type(value) for value in agent.options.values()} == {int, str, bool, type(None)}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("true", True), ("false", False), ("7", 7), ("0x1F", 31), ("1.5", 1.5), ("1e3", 1000.0), ("hi", "hi"),
+        ("'7'", "7"), ("null", None), ("", None), ("2026-01-02", date(2026, 1, 2)),
+        ("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+    ],
+)  # fmt: skip
+def test_value_with_an_anchor_is_the_value_without(text: str, value: object) -> None:
+    found = parse(f"a: &x {text}\nb: *x\nc: {text}\nd: [&y {text}, *y]\n", "t")[0]
+    values = [found["a"], found["b"], found["c"], *found["d"]]
+    assert values == [value] * 5
+    assert {type(one) for one in values} == {type(value)}
+
+
+def test_anchored_true_in_a_rule_is_no_number(tmp_path: Path) -> None:
+    agent = load(
+        tmp_path,
+        "approvals: {rules: [{arguments: {force: {const: &yes true}}}, {arguments: {all: {const: *yes}}}]}",
+    )
+    rules = agent.model_dump(mode="json")["approvals"]["rules"]
+    assert json.dumps([rule["arguments"] for rule in rules]) == (
+        '[{"force": {"const": true}}, {"all": {"const": true}}]'
+    )
+
+
+def test_key_with_an_anchor_is_the_key_without() -> None:
+    found = parse("&a true: 1\n&b 7: 2\n&c 1.5: 3\n&d s: *b\n0x2: 4", "t")[0]
+    assert [(type(key), key) for key in found] == [(bool, True), (int, 7), (float, 1.5), (str, "s"), (int, 2)]
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "bytes", "huge"])
