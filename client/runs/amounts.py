@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from workflows.people import Request
 
 __all__ = ["amounts_from", "caps_from", "check_counter"]
+
+THOUSANDS = re.compile(r"[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
+DECIMALS = re.compile(r"\d+,\d+")
+"""As many languages write them. Without its comma it would be another number."""
 
 
 def amounts_from(words: Iterable[str]) -> dict[str, float]:
@@ -65,8 +70,14 @@ def _split(word: str) -> tuple[str, str]:
 
 
 def _number(text: str, word: str) -> float:
+    if "," in text and not THOUSANDS.fullmatch(text):
+        name, meant = word.partition("=")[0], text.replace(",", ".") if DECIMALS.fullmatch(text) else "0.5"
+        raise UsageError(
+            f"{word}: the comma in {text!r} may be a decimal point; write {name}={meant} with a point, and "
+            "thousands as 1,000 or 1000"
+        )
     try:
-        number = float(text.replace("_", "").replace(",", ""))
+        number = float(text.replace(",", ""))
     except ValueError as error:
         raise UsageError(f"{word}: {text!r} is not a number; expected one such as 20 or 0.5") from error
     if not math.isfinite(number):

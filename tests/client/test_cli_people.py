@@ -13,7 +13,9 @@ import pytest
 from temporalio.client import Client
 
 from activities.settings import Settings
+from client.errors import UsageError
 from client.keys import new_key
+from client.runs.amounts import amounts_from, caps_from
 from client.sdk.agent import AgentClient
 from tests.client.asking import asking, bounded, marks, opened
 from tests.client.commandline import Cli, Result
@@ -82,6 +84,8 @@ async def test_bound_that_asks_is_named_everywhere(agents: AgentClient, say: Say
         pytest.param(["topup", "RUN", "model_cals=5"], 2, "`topup`", id="nothing to top up"),
         pytest.param(["topup", "RUN", "tokens="], 2, "tokens=", id="no amount"),
         pytest.param(["limits", "RUN", "tokens=many"], 2, "many", id="no number"),
+        pytest.param(["topup", "RUN", "cost_usd=0,50"], 2, "cost_usd=0.50", id="decimal comma in an amount"),
+        pytest.param(["limits", "RUN", "cost_usd=0,50"], 2, "cost_usd=0.50", id="decimal comma in a limit"),
         pytest.param(["edit", "RUN"], 4, "--args", id="edit without terminal"),
         pytest.param(["edit", "RUN", "--args", '{"line": 1, "line": 2}'], 2, "`line`", id="key twice"),
         pytest.param(["edit", "RUN", "--args", "[1]"], 2, "--args", id="no object"),
@@ -108,6 +112,35 @@ async def test_wrong_words_change_nothing(
     assert culprit in found.err
     assert "Traceback" not in found.err
     assert (await opened(agents, name)).votes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("5", 5), ("0.5", 0.5), (".5", 0.5), ("1_000", 1000), ("1,000", 1000), ("12,345,678.25", 12_345_678.25),
+        ("1e6", 1e6),
+    ],
+)  # fmt: skip
+def test_amount_is_the_number_that_was_typed(text: str, number: float) -> None:
+    assert amounts_from([f"tokens={text}"]) == {"tokens": number}
+    assert caps_from([f"tokens={text}"]) == {"tokens": number}
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("0,50", "0.50"), ("2,5", "2.5"), ("0,500", "0.500"), ("1,0000", "1.0000"), (",5", "0.5"), ("1,", "0.5"),
+        ("1.000,00", "0.5"), ("10,00,000", "0.5"), ("1.5,000", "0.5"), ("1,000_000", "0.5"),
+    ],
+)  # fmt: skip
+def test_comma_that_may_be_a_decimal_point_is_refused(text: str, meant: str) -> None:
+    for read in (amounts_from, caps_from):
+        with pytest.raises(UsageError) as refused:
+            read([f"cost_usd={text}"])
+        assert str(refused.value) == (
+            f"cost_usd={text}: the comma in '{text}' may be a decimal point; write cost_usd={meant} with a "
+            "point, and thousands as 1,000 or 1000"
+        )
 
 
 async def test_approval_of_what_is_shown_in_part_needs_the_digest(
