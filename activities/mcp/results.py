@@ -26,6 +26,8 @@ SCHEMA_BYTES = 64 * 1024
 SCHEMA_PARTS = 20_000
 """Of a schema, with each reference written out: what checking arguments against it may take."""
 URI_CHARS = 500
+NO_LIST = r"^\s*[^\s\[]"
+"""Of a path where a list is taken, too: servers with MCP's SDK read `["../x"]` in a text as that list."""
 
 
 def effect_of(tool: types.Tool) -> ToolEffect:
@@ -59,7 +61,10 @@ def path_problem(schema: dict[str, Any], paths: Mapping[str, bool]) -> str:
         if name not in known and must_be:
             return f"`paths` names an argument {name!r} that it lacks; it has: {', '.join(known) or 'none'}"
         if name in known and _as_path(known[name]) is None:
-            return f"`paths` names its argument {name!r}, which is neither a text nor a list of texts"
+            return (
+                f"`paths` names its argument {name!r}, but its schema does not say that it is a text or a list "
+                "of texts and nothing else"
+            )
     return ""
 
 
@@ -71,20 +76,50 @@ def with_paths(schema: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
 
 
 def _as_path(schema: Any) -> dict[str, Any] | None:
-    """The schema of a text, or of a list of texts, marked as a path; None: it is another one."""
-    if not isinstance(schema, dict):
+    """The schema of what is a text, a list of texts, or either, marked as a path; None: it takes more, or
+    that cannot be told."""
+    marked = _marked(schema)
+    if marked is None or not _types(marked) & {"string", "array"}:
         return None
-    kind = schema.get("type")
-    if kind == "string" or (isinstance(kind, list) and "string" in kind):
-        return {**schema, "format": RELATIVE}
-    if kind == "array":
-        inside = _as_path(schema.get("items"))
-        return None if inside is None else {**schema, "items": inside}
-    for key in ("anyOf", "oneOf"):
-        ways = [(way, _as_path(way)) for way in schema.get(key) or ()]
-        if any(marked for _, marked in ways):
-            return {**schema, key: [marked or way for way, marked in ways]}
-    return None
+    if _types(marked) >= {"string", "array"}:
+        if "pattern" in marked:
+            marked = {"anyOf": [marked]}
+        marked["pattern"] = NO_LIST
+    return marked
+
+
+def _marked(schema: Any) -> dict[str, Any] | None:
+    """Every text in it marked; null needs no mark."""
+    if not isinstance(schema, dict) or "$ref" in schema:  # older drafts ignore what stands beside a reference
+        return None
+    if "type" not in schema:
+        for key in ("anyOf", "oneOf"):
+            ways = [_marked(way) for way in schema.get(key) or ()]
+            if ways and None not in ways:
+                return {**schema, key: ways}
+        return None
+    types = _types(schema)
+    if types - {"string", "array", "null"}:
+        return None
+    marked = {**schema, "format": RELATIVE} if "string" in types else dict(schema)
+    if "array" in types:
+        first, others = schema.get("prefixItems", []), schema.get("items")
+        parts = [_marked(part) for part in first] if isinstance(first, list) else [None]
+        rest = False if parts and others is False else _marked(others)
+        if rest is None or None in parts:
+            return None
+        marked |= {"items": rest, "prefixItems": parts} if parts else {"items": rest}
+    return marked
+
+
+def _types(schema: Any) -> set[str]:
+    """The JSON types that a schema names, at its top or in its alternatives."""
+    if not isinstance(schema, dict):
+        return set()
+    if "type" in schema:
+        named = schema["type"]
+        return {str(one) for one in (named if isinstance(named, list) else [named])}
+    return {one for key in ("anyOf", "oneOf") for way in schema.get(key) or () for one in _types(way)}
 
 
 def _parts(schema: Any, root: dict[str, Any], known: dict[str, int]) -> int:

@@ -7,16 +7,18 @@ import json
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ToolSpec
 from activities.mcp.config import McpConfig, tool_name
-from activities.mcp.results import schema_problem
+from activities.mcp.results import path_problem, schema_problem, with_paths
 from activities.mcp.servers import McpServer, McpServers, Unusable
 from activities.settings import Settings
 from activities.tools import TransientError
@@ -281,9 +283,89 @@ async def test_arguments_that_the_configuration_calls_paths_are_checked_as_paths
         assert isinstance(arguments_for(put, {"line": path}), str)
     assert left_out == {
         "pay": "`paths` names an argument 'line' that it lacks; it has: amount",
-        "add": "`paths` names its argument 'a', which is neither a text nor a list of texts",
+        "add": "`paths` names its argument 'a', but its schema does not say that it is a text or a list of "
+        "texts and nothing else",
     }
     await server.close()
+
+
+TEXT: dict[str, Any] = {"type": "string"}
+NULL: dict[str, Any] = {"type": "null"}
+TEXTS: dict[str, Any] = {"type": "array", "items": TEXT}
+
+
+def spec_with_path(schema: Any) -> ToolSpec:
+    """A tool whose argument `path` has this schema, and is called a path."""
+    whole = with_paths({"type": "object", "properties": {"path": schema}}, ["path"])
+    return ToolSpec(name="fs__read", description="Reads.", parameters=whole, effect="read", timeout_seconds=1)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TEXT,
+        TEXTS,
+        {"type": ["string", "null"]},
+        {"type": ["array", "null"], "items": TEXT},
+        {"type": ["string", "array"], "items": TEXT},
+        {"type": ["string", "array"], "items": TEXT, "pattern": "."},
+        {"anyOf": [TEXT, NULL]},
+        {"anyOf": [TEXT, TEXTS, NULL]},
+        {"oneOf": [TEXTS, {"anyOf": [TEXT, NULL]}], "anyOf": [{"minLength": 1}]},
+        {"type": "array", "items": {"type": "array", "items": {"anyOf": [TEXT, NULL]}}},
+        {"type": "array", "prefixItems": [TEXT], "items": TEXT},
+        {"type": "array", "prefixItems": [TEXT, {"anyOf": [TEXT, NULL]}], "items": False},
+    ],
+)
+def test_path_is_checked_in_each_form_that_its_schema_takes(schema: Any) -> None:
+    problem = path_problem({"type": "object", "properties": {"path": schema}}, {"path": True})
+    assert problem == ""
+    spec, plain = spec_with_path(schema), Draft202012Validator(schema)
+    forms: list[Callable[[str], Any]] = [
+        str, lambda one: [one], lambda one: ["a", one], lambda one: [[one]],
+    ]  # fmt: skip
+    if plain.is_valid(["a"]):  # servers made with MCP's SDK read such a text as a list
+        forms.append(lambda one: f" {json.dumps([one])}")
+    for form in forms:
+        for bad in ("../../etc/passwd", "reports/../x", "../x", "/etc/passwd"):
+            found = arguments_for(spec, {"path": form(bad)})
+            assert isinstance(found, str), found
+    taken = [form for form in forms if plain.is_valid(form("./reports//a.txt"))]
+    good = [arguments_for(spec, {"path": form("./reports//a.txt")}) for form in taken]
+    assert any("reports/a.txt" in str(one) and "//" not in str(one) for one in good), good
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        True,
+        NULL,
+        {"type": "integer"},
+        {"type": ["string", "integer"]},
+        {"type": ["string", "array"]},
+        {"type": ["string", "object"]},
+        {"type": "array"},
+        {"type": "array", "items": {}},
+        {"type": "array", "items": True},
+        {"type": "array", "prefixItems": [TEXT]},
+        {"type": "array", "prefixItems": [{}], "items": TEXT},
+        {"type": "array", "prefixItems": [TEXT, {"type": "integer"}], "items": False},
+        {"type": "array", "items": [TEXT]},
+        {"anyOf": [TEXT, {"type": "array"}]},
+        {"anyOf": [TEXT, {"type": "array", "items": {}}]},
+        {"anyOf": [TEXT, {}]},
+        {"anyOf": [TEXT, True]},
+        {"oneOf": [TEXT, {"type": "integer"}]},
+        {"anyOf": [NULL, {"$ref": "#/$defs/path"}]},
+        {"type": "string", "$ref": "#/$defs/path"},
+    ],
+)
+def test_argument_that_may_be_more_than_a_path_is_refused(schema: Any) -> None:
+    whole = {"type": "object", "properties": {"path": schema}}
+    for must_be in (True, False):
+        problem = path_problem(whole, {"path": must_be})
+        assert "`paths` names its argument 'path', but its schema does not say" in problem
 
 
 async def test_server_has_the_labels_of_the_configuration(tmp_path: Path) -> None:
