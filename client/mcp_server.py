@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
@@ -26,7 +26,7 @@ from client.sdk.agent import AgentClient
 from client.sdk.people import decision_from
 from workflows.api import RunResult
 from workflows.kernel.log import Record
-from workflows.people import Verb
+from workflows.people import Request, Verb
 
 __all__ = ["mcp_server"]
 
@@ -34,6 +34,9 @@ WAIT_SECONDS, POLL_SECONDS = 300, 2
 PAGE = 50
 TEXT_CHARS = 20_000
 """Of one answer; a client that is a model pays for each."""
+NOTE_CHARS = 1_000
+"""Of them, for what is left out."""
+NAMED_RUNS = 5
 READ = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 START = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
 DECIDE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
@@ -103,15 +106,34 @@ def _output_of(found: Any) -> dict[str, Any] | None:
 
 def _request_value(request: RequestSummary) -> RequestSummary:
     """Without the digest where the arguments are not shown: nobody decides what was not seen."""
-    return replace(request, digest="") if request.tool and not request.arguments else request
+    return replace(request, digest="") if request.tool and request.arguments is None else request
+
+
+def _fitting(values: Iterable[Any], characters: int) -> int:
+    """How many of the first of them fit whole into so many characters."""
+    return sum(length <= characters for length in accumulate(len(_json(value)) + 2 for value in values))
+
+
+def _whole_requests(run: str, requests: Sequence[Request], characters: int) -> list[Any]:
+    """Those that fit, the oldest first, and how many are left out: one that is cut would have its digest
+    before arguments that nobody sees."""
+    shown, total = _fitting(requests, characters), len(requests)
+    if shown == total:
+        return list(requests)
+    how = "Decide those that are shown, and ask again; or a person sees all with"
+    if not shown:
+        how = "They are too long to be shown here: a person sees them with"
+    rest = f"{total - shown} of {total} open requests. {how} `ratchet inbox {run}`."
+    return [*requests[:shown], {"left_out": rest}]
 
 
 def _record_value(record: Record) -> Any:
     """Without what only a provider and the store understand: encrypted reasoning, and what images are signed
-    with."""
+    with; and without digests of requests."""
     kept = {"__all__": {"kept"}}
+    asked = {"digest", "asked"}  # long arguments are not beside them: nobody decides by a log
     text = record.model_dump_json(
-        exclude_defaults=True, exclude={"messages": kept, "beside": kept, "notes": kept}
+        exclude_defaults=True, exclude={"messages": kept, "beside": kept, "notes": kept, "about": asked}
     )
     return json.loads(without_digests(text))
 
@@ -181,7 +203,8 @@ class _Tools:
         """List runs, newest first."""
         some = limit if self.all_runs else None
         mine = [line for line in await self.client.lines(some, running=running) if self._is_mine(line)]
-        return await self.client.with_ends(mine[:limit])
+        found = await self.client.with_ends(mine[:limit])
+        return [replace(line, requests=()) for line in found]  # `open_requests` shows them whole
 
     async def run_status(self, run: Run) -> Any:
         """Tell where a run is: state, step, what it waits for, what it has used, its newest steps."""
@@ -194,25 +217,34 @@ class _Tools:
         """Read a run's records: each transition, why it happened and what it changed. Some 50 at a time."""
         found = await self.client.records(await self._find(run), since)
         records = [_record_value(record) for record in found[:PAGE]]
-        lengths = accumulate(len(_json(record)) + 2 for record in records)
-        shown = max(1, sum(length <= TEXT_CHARS - 100 for length in lengths))
+        shown = max(1, _fitting(records, TEXT_CHARS - 100))
         return {"records": records[:shown], "next": since + shown if len(found) > shown else None}
 
     async def open_requests(
         self, run: Annotated[str | None, Field(description="Default: all runs that wait.")] = None
     ) -> Any:
         """Show what runs ask people: each request with its options and its digest, oldest first."""
+        room = TEXT_CHARS - NOTE_CHARS
         if run is not None:
-            return await self.client.requests(await self._find(run))
+            found = await self._find(run)
+            return _whole_requests(found, await self.client.requests(found), room)
         waiting = [line for line in await self.client.inbox() if self._is_mine(line)]
-        return [
-            {
-                "run": one.id,
-                "waiting": one.waiting,
-                "requests": [_request_value(summary) for summary in one.requests],
-            }
-            for one in waiting
+        asked: list[dict[str, Any]] = [
+            {"run": line.id, "waiting": line.waiting, "requests": [_request_value(one)] if one else []}
+            for line in waiting
+            for one in line.requests or (None,)
         ]
+        fitting = _fitting(asked, room)
+        shown: dict[str, Any] = {}
+        for one in asked[:fitting]:
+            shown.setdefault(one["run"], {**one, "requests": []})["requests"] += one["requests"]
+        if fitting == len(asked):
+            return [*shown.values()]
+        runs = [*dict.fromkeys(one["run"] for one in asked[fitting:])]
+        names = ", ".join(runs[:NAMED_RUNS])[: NOTE_CHARS // 2]
+        more = f" and {len(runs) - NAMED_RUNS} more" if len(runs) > NAMED_RUNS else ""
+        how = f"Give `run` to see those of one run. Left out are some of {names}{more}"
+        return [*shown.values(), {"left_out": f"{len(asked) - fitting} of {len(asked)} requests. {how}."}]
 
     async def run_result(
         self,
@@ -233,7 +265,8 @@ class _Tools:
                 status = await self.client.status(found)
                 if left <= 0 or status.requests:
                     asks = await self.client.requests(found) if status.requests else ()
-                    return {"over": False, "status": status, "requests": asks}
+                    room = TEXT_CHARS - NOTE_CHARS - len(_json(status))
+                    return {"over": False, "status": status, "requests": _whole_requests(found, asks, room)}
                 where = f"{status.state}, step {status.step}"
                 await ctx.report_progress(wait_seconds - left, wait_seconds, where)
         finally:

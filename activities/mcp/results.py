@@ -62,8 +62,8 @@ def path_problem(schema: dict[str, Any], paths: Mapping[str, bool]) -> str:
             return f"`paths` names an argument {name!r} that it lacks; it has: {', '.join(known) or 'none'}"
         if name in known and _as_path(known[name]) is None:
             return (
-                f"`paths` names its argument {name!r}, but its schema does not say that it is a text or a list "
-                "of texts and nothing else"
+                f"`paths` names its argument {name!r}, but its schema does not say that it is a text or a "
+                "list of texts and nothing else"
             )
     return ""
 

@@ -33,6 +33,22 @@ from workflows.api import AgentTask
 from workflows.people import Approvals, People
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+RESTART = """
+from pydantic import BaseModel
+
+from ratchet import Tool
+
+
+class Params(BaseModel):
+    \"\"\"Restart the shop.\"\"\"
+
+
+async def run(params: Params) -> str:
+    return "restarted"
+
+
+TOOL = Tool("restart", Params, run, effect="unsafe", timeout_seconds=10, brings=(), sends="nowhere")
+"""
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels"
 
 
@@ -48,7 +64,8 @@ async def agents(tmp_path_factory: pytest.TempPathFactory, server: FakeOpenAI) -
     """A client, and a worker beside it."""
     home = tmp_path_factory.mktemp("serving")
     shutil.copytree(ROOT / "examples" / "data", home / "examples" / "data")
-    modules = load_agent("payments").modules
+    (home / "restart.py").write_text(RESTART)
+    modules = (*load_agent("payments").modules, str(home / "restart.py"))
     settings = Settings(
         data_dir=home / ".ratchet",
         files_root=home,
@@ -77,6 +94,15 @@ async def answer(client: Client, tool: str, **arguments: Any) -> Any:
     text = "\n".join(getattr(block, "text", "") for block in result.content)
     assert not result.is_error, text
     return json.loads(text)
+
+
+async def asks(agents: AgentClient, run: str, number: int) -> None:
+    """Wait until the run asks so many requests at once."""
+
+    async def check() -> bool:
+        return len(await agents.requests(run)) == number
+
+    await eventually(check)
 
 
 async def test_client_sees_a_request_and_cannot_decide_it(
@@ -207,6 +233,68 @@ async def test_call_too_long_to_be_shown_is_decided_elsewhere(agents: AgentClien
         with pytest.raises(AssertionError, match="too long to be shown whole here"):
             await answer(client, "decide", decision="approve", **decision)
         await answer(client, "decide", decision="reject", **decision)
+
+
+async def test_client_is_told_no_digest_beside_arguments_that_it_is_not_shown(
+    agents: AgentClient,
+) -> None:
+    """Twelve requests that do not fit one answer."""
+    text = "word " * 360
+    many = [calls(*(("write_file", {"path": f"many-{n}.txt", "content": text}) for n in range(4)))]
+    asked = Approvals(tools={"write_file": "always"})
+    given = task(*many, "done", tools=("write_file",), people=People(), approvals=asked)
+    runs = [await agents.start(given) for _ in range(3)]
+    for run in runs:
+        await asks(agents, run, 4)
+    digests = {one.digest: one for run in runs for one in await agents.requests(run)}
+    async with Client(mcp_server(agents, {}, "assistant", all_runs=True)) as client:
+        found = await answer(client, "open_requests")
+        shown = {one["digest"]: one for line in found[:-1] for one in line["requests"] if one["digest"]}
+        assert 0 < len(shown.keys() & digests.keys()) < len(digests)
+        for digest in shown.keys() & digests.keys():
+            assert shown[digest]["arguments"] == digests[digest].arguments
+        assert re.match(r"\d+ of \d+ requests. Give `run` to see those of one run", found[-1]["left_out"])
+        assert any(run in found[-1]["left_out"] for run in runs)
+        of_one = await answer(client, "open_requests", run=runs[-1])
+        assert [one["arguments"]["path"] for one in of_one] == [f"many-{n}.txt" for n in range(4)]
+        for tool in ("list_runs", "run_log"):
+            whole = json.dumps(
+                await answer(client, tool, **({} if tool == "list_runs" else {"run": runs[0]}))
+            )
+            assert not digests.keys() & {*re.findall(r"[0-9a-f]{32}", whole)}
+    for run in runs:
+        await agents.command(run, "abort", by="ann")
+
+
+async def test_requests_too_long_for_one_answer_are_left_out_whole(agents: AgentClient) -> None:
+    text = "word " * 1_800
+    made = calls(*(("write_file", {"path": f"long-{n}.txt", "content": text}) for n in range(3)))
+    asked = Approvals(tools={"write_file": "always"})
+    given = task(made, "done", tools=("write_file",), people=People(), approvals=asked)
+    run = await agents.start(given)
+    await asks(agents, run, 3)
+    async with Client(mcp_server(agents, {}, "assistant", all_runs=True)) as client:
+        for _ in range(2):
+            waits = (await answer(client, "run_result", run=run, wait_seconds=0))["requests"]
+            for found in (waits, await answer(client, "open_requests", run=run)):
+                *shown, rest = found
+                assert [one["arguments"]["content"] for one in shown] == [text] * len(shown)
+                assert shown
+                left = f"{3 - len(shown)} of 3 open requests. Decide those that are shown, and ask again; "
+                assert rest == {"left_out": f"{left}or a person sees all with `ratchet inbox {run}`."}
+    await agents.command(run, "abort", by="ann")
+
+
+async def test_request_without_arguments_has_its_digest(agents: AgentClient) -> None:
+    asked = Approvals(tools={"restart": "always"})
+    given = task(calls(("restart", {})), "done", tools=("restart",), people=People(), approvals=asked)
+    run = await agents.start(given)
+    request = await opened(agents, run)
+    assert request.arguments == {}
+    async with Client(mcp_server(agents, {}, "assistant", all_runs=True)) as client:
+        ((listed,),) = [one["requests"] for one in await answer(client, "open_requests") if one["run"] == run]
+        assert listed["digest"] == request.digest
+    await agents.command(run, "abort", by="ann")
 
 
 async def test_output_of_a_run_is_structured_content(agents: AgentClient) -> None:
