@@ -96,11 +96,16 @@ class RunFiles:
         """Some command uses the server now, and may be a worker. After `kill -9` of all of them the server
         lives on, and nothing works."""
         try:
-            with (self._home / "users.lock").open("rb") as file:
+            # shared: whoever leaves holds it alone, and would take this look at the users for one of them
+            with (
+                (self._home / "start.lock").open("rb") as leaving,
+                (self._home / "users.lock").open("rb") as file,
+            ):
+                fcntl.flock(leaving, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
-        except OSError:
+        except OSError:  # it has users, or somebody joins or leaves now
             return True
         return False
 

@@ -3,7 +3,8 @@
 The first user starts it, others attach, the last one to leave stops it. Who lives is known by locks, which
 the system takes back from a process that was killed, too. In the data directory:
 
-    start.lock    held while somebody starts, joins, leaves or stops the server
+    start.lock    held while somebody starts, joins, leaves or stops the server; shared while a command looks
+                  whether there are users (`client/runs/files.py`), which would seem to be one
     server.lock   held by the server's own process
     users.lock    shared by all users: processes, or parts of one; who gets it alone is the last
     server.json   which process serves, on which ports (`ServerRecord`)

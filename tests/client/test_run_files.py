@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
 import os
 import sqlite3
@@ -22,7 +24,7 @@ from client.runs.files import RunFiles
 from client.runs.reader import RunReader
 from client.runs.steps import checkpoint_lines
 from client.sdk.agent import AgentClient
-from client.server.embedded import running_server
+from client.server.embedded import EmbeddedServer, running_server
 from tests.client.asking import asking, talk
 from tests.server.conftest import TOOLS
 from tests.server.trials import eventually
@@ -120,6 +122,34 @@ async def test_unknown_run_is_unknown_without_a_server(told: tuple[Settings, dic
     for ask in (stopped(told[0]).find, stopped(told[0]).describe, stopped(told[0]).records):
         with pytest.raises(UnknownRun, match="no-such"):
             await ask("no-such")
+
+
+async def test_look_at_the_users_is_no_user_for_whoever_leaves(data_dir: Path) -> None:
+    server, files = await EmbeddedServer.attach(data_dir), RunFiles(data_dir)
+    assert files.is_used()
+    with (data_dir / "start.lock").open("rb") as leaving:
+        fcntl.flock(leaving, fcntl.LOCK_EX)
+        assert files.is_used()
+    with (data_dir / "start.lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert files.is_used(), "two may look at once"
+        ending = asyncio.create_task(server.release())
+        await asyncio.sleep(0)
+        assert not ending.done()
+    assert await ending, "it was the last user"
+    assert not files.is_used()
+    assert not files.is_served()
+
+
+async def test_nobody_looks_at_the_users_while_somebody_leaves(data_dir: Path) -> None:
+    for name in ("start.lock", "users.lock"):
+        (data_dir / name).touch(mode=0o600)
+    assert not RunFiles(data_dir).is_used()
+    with (data_dir / "start.lock").open("rb") as leaving:
+        fcntl.flock(leaving, fcntl.LOCK_EX)
+        assert RunFiles(data_dir).is_used(), (
+            "whoever leaves asks whether there are others, and nobody else does"
+        )
 
 
 async def test_directory_without_a_database_has_no_runs(tmp_path: Path) -> None:
