@@ -75,7 +75,7 @@ class _Known:
 
     execution: str
     length: int = -1
-    """Of the history when the log was read last."""
+    """Of the history when the log was read last, without a failure."""
     task: AgentTask | None = None
     records: tuple[Record, ...] = ()
     replayed: tuple[Record, ...] = ()
@@ -84,6 +84,8 @@ class _Known:
     status: RunStatus | None = None
     children: tuple[RunLine, ...] = ()
     problem: str = ""
+    """Why status or result could not be read."""
+    log_problem: str = ""
 
 
 class RunViews:
@@ -130,11 +132,10 @@ class RunViews:
             found, _ = await self._agents.list_page(list_filter(prefix=f"{run}/"), MAX_CHILD_RUNS)
             known.children = tuple(line for line in found if line.progress != "continued")
         if is_new or (known.replayed and known.status is not None):  # a worker answers again
-            await self._read_log(run, known)
-            known.length = description.history_length
+            await self._read_log(run, known, description.history_length)
         view.task, view.records, view.result = known.task, known.records + known.replayed, known.result
         view.status = with_heartbeat(known.status, view.heartbeat) if view.live and known.status else None
-        view.children, view.problem = known.children, known.problem
+        view.children, view.problem = known.children, known.problem or known.log_problem
         return view
 
     async def _ask_status(self, run: str, known: _Known) -> None:
@@ -150,8 +151,9 @@ class RunViews:
         except RunFailed as error:
             known.problem = str(error)
 
-    async def _read_log(self, run: str, known: _Known) -> None:
-        since = len(known.records)
+    async def _read_log(self, run: str, known: _Known, length: int) -> None:
+        """If it fails, the next look reads it again, also of a run that is over."""
+        since, known.log_problem = len(known.records), ""
         try:
             found = await self._agents.log(run, since, full=True)
             known.replayed = found.records if found.from_history else ()
@@ -161,7 +163,9 @@ class RunViews:
             with suppress(RatchetError):
                 known.records, known.replayed = known.records + await self._agents.records(run, since), ()
         except RatchetError as error:
-            known.problem = str(error)
+            known.log_problem = str(error)
+            return
+        known.length = length
 
     async def _archived(self, run: str) -> RunView:
         known = self._remembered(run, "")

@@ -25,8 +25,11 @@ from client.console.diagram import drawing
 from client.console.forms import arguments_in, fields_of
 from client.console.page import Console
 from client.console.radius import Radii, RadiusQuestion
+from client.console.run_views import RunViews
+from client.errors import Unreachable
 from client.keys import Signer, new_key, signer
 from client.proof.digests import digests_of
+from client.runs.reader import RunLog
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
 from tests.client.asking import asking, bounded, marks, newer, opened, talk
@@ -877,6 +880,31 @@ ODD_ADDRESSES = [
     *(f"/compare?one={{run}}&other={run}" for run in (LONG, "%00", "%ED%A0%80", "%27", "nobody")),
     "/static/%00", f"/static/{LONG}", "/static/../app.py",
 ]  # fmt: skip
+
+
+class Interrupted(AgentClient):
+    """Its first read of a log fails."""
+
+    is_first = True
+
+    async def log(self, run: str, since: int = 0, *, full: bool = False) -> RunLog:
+        is_first, self.is_first = self.is_first, False
+        if is_first:
+            raise Unreachable("the server does not answer")
+        return await super().log(run, since, full=full)
+
+
+async def test_log_of_a_run_that_is_over_is_read_again_after_a_failure(
+    agents: AgentClient, ended: str
+) -> None:
+    views = RunViews(Interrupted(agents.connection))
+    view = await views.view(ended)
+    assert (view.records, view.problem) == ((), "the server does not answer")
+    assert view.result
+    view = await views.view(ended)
+    assert [record.seq for record in view.records] == [*range(len(view.records))]
+    assert len(view.records) > 3
+    assert not view.problem
 
 
 async def test_odd_address_is_answered_and_is_no_error_of_the_console(browser: Browser, ended: str) -> None:
