@@ -55,6 +55,7 @@ from activities.rate_limits import NoRoom, RateLimits, Use, estimated_tokens
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.cache import ConversationCache
 from activities.telemetry.report import Telemetry
+from activities.text import unicode_of
 from activities.tools import TransientError
 
 __all__ = ["ModelActivities", "named_specs"]
@@ -433,7 +434,7 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
 
     Raises `ProviderError` if it is too large.
     """
-    text = _unicode(reply.text)
+    text = unicode_of(reply.text)
     if len(text.encode()) > MAX_TEXT_BYTES:
         raise reply_too_large("bytes of text", MAX_TEXT_BYTES)
     if len(reply.tool_calls) > MAX_CALLS:
@@ -442,19 +443,22 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
     if reply.tool_calls:  # servers refuse two results of one id
         used = {call.id for message in asked.conversation for call in message.tool_calls}
         for number, call in enumerate(reply.tool_calls):
-            id = _unicode(call.id)
+            id = unicode_of(call.id)
             if not id or id in used:
                 id = f"call_{asked.conversation.digest[:10]}_{number}"
             used.add(id)
-            calls.append(NativeCall(id=id, name=_unicode(call.name), arguments=_unicode(call.arguments)))
+            calls.append(NativeCall(id=id, name=unicode_of(call.name), arguments=unicode_of(call.arguments)))
     if sum(len(f"{call.id}{call.name}{call.arguments}".encode()) for call in calls) > MAX_CALL_BYTES:
         raise reply_too_large("bytes of tool calls", MAX_CALL_BYTES)
-    if len(reply.kept) > MAX_CALL_BYTES:
+    kept = unicode_of(reply.kept)
+    if len(kept.encode()) > MAX_CALL_BYTES:
         raise reply_too_large("bytes of reasoning", MAX_CALL_BYTES)
-    model, reason = _unicode(reply.model)[:NAME_CHARS], _unicode(reply.finish_reason)[:NAME_CHARS]
+    model, reason = unicode_of(reply.model)[:NAME_CHARS], unicode_of(reply.finish_reason)[:NAME_CHARS]
     return reply.model_copy(
-        update={"text": text, "tool_calls": tuple(calls), "model": model, "finish_reason": reason}
-    )
+        update={
+            "text": text, "tool_calls": tuple(calls), "kept": kept, "model": model, "finish_reason": reason,
+        }
+    )  # fmt: skip
 
 
 def _with_estimate(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
@@ -466,15 +470,6 @@ def _with_estimate(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
     if asked.model.price is not None and not cost:
         cost, _ = cost_of(asked.model, usage)
     return reply.model_copy(update={"usage": usage, "cost_usd": cost})
-
-
-def _unicode(text: str) -> str:
-    """Surrogate halves that JSON escapes left apart are joined; a lone half becomes U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def _log(reply: ModelReplied, seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-__all__ = ["KEY_ITSELF", "problem_of", "problems_text", "readable"]
+__all__ = ["KEY_ITSELF", "problem_of", "problems_text", "readable", "unicode_of"]
 
 KEY_ITSELF = "[key]"
 """Pydantic's mark, behind a key of a mapping, for a problem of the key and not of its value."""
@@ -44,6 +44,15 @@ GIVEN = {
 def readable(text: str) -> str:
     """The text with lone surrogates spelt out: they cannot be written as UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def unicode_of(text: str) -> str:
+    """The text with surrogate halves joined that JSON escapes left apart; a lone half becomes U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def problems_text(error: ValidationError, most: int = 20, under: str = "") -> str:

@@ -53,7 +53,7 @@ from activities.providers.openai_quirks import (
     unusable,
     way,
 )
-from activities.providers.openai_reply import Reply
+from activities.providers.openai_reply import Reply, as_kept
 from activities.providers.openai_responses import ResponsesReply
 from activities.settings import Settings
 from activities.trust import trusted
@@ -399,11 +399,10 @@ def _answer(reply: Reply, call: ModelCall, server: Server) -> ModelReplied:
         usage = estimated_usage(call.messages, reply.text, calls)
         log.warning("model.usage_estimated", model=model.name)
     cost, known = cost_of(model, usage, reply.model, server.url)
-    kept = json.dumps({"by": _by(call, server), "kept": reply.kept}) if reply.kept else ""
     return ModelReplied(
         text=clean(reply.text),
         tool_calls=calls,
-        kept=clean(kept),
+        kept=clean(as_kept(reply.kept, _by(call, server))),
         finish_reason=REFUSAL if reply.refused else clean(reply.finish_reason or "stop"),
         model=clean(reply.model) or model.name,
         usage=usage,

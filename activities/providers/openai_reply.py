@@ -13,9 +13,11 @@ from pydantic import BeforeValidator
 
 from activities.contracts import JsonObject, Message, NativeCall, Usage, without_digests
 from activities.images import Image
+from activities.text import unicode_of
 
 __all__ = [
-    "Arguments", "Counts", "Name", "Reply", "arguments_as_object", "is_closed", "kept_of", "with_images",
+    "Arguments", "Counts", "Name", "Reply", "arguments_as_object", "as_kept", "is_closed", "kept_of",
+    "with_images",
 ]  # fmt: skip
 
 
@@ -54,8 +56,21 @@ class Reply(Protocol):
 def kept_of(message: Message, by: str) -> JsonObject:
     """What the model and server named by `by` want back with the message; others are sent none of it."""
     found = json.loads(message.kept) if message.kept else {}
+    if "\\ud" in message.kept.lower():  # halves of pairs, as an older release kept them
+        found = json.loads(unicode_of(json.dumps(found, ensure_ascii=False)))
     kept: JsonObject = found.get("kept", {}) if isinstance(found, dict) and found.get("by") == by else {}
     return kept
+
+
+def as_kept(values: JsonObject, by: str) -> str:
+    """What `kept_of` reads: valid JSON and valid Unicode, for it goes back with every later question. Empty
+    for what cannot be: a model that is not told what it thought still answers."""
+    if not values:
+        return ""
+    try:
+        return unicode_of(json.dumps({"by": by, "kept": values}, ensure_ascii=False, allow_nan=False))
+    except (ValueError, RecursionError):  # Python reads more than JSON has: NaN
+        return ""
 
 
 def with_images(message: Message, images: Mapping[str, Image]) -> tuple[str, list[Image]]:

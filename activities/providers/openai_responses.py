@@ -83,7 +83,7 @@ def _items(message: Message, call: ModelCall, quirks: Collection[str], by: str) 
     ]
     placed: list[dict[str, Any]] = []
     order: Any = kept_of(message, by).get("items", []) if NO_KEPT not in quirks else []
-    for item in order:
+    for item in (one for one in order if one.get("type")):  # older releases kept others, which servers refuse
         own = {"message": texts, "function_call": calls}.get(item["type"])
         if own is None:
             placed.append(item)
@@ -172,10 +172,13 @@ class ResponsesReply:
     @property
     def kept(self) -> JsonObject:
         """Encrypted reasoning whole; text and calls by their place alone, because the message has them."""
-        if not any(item.encrypted_content for item, _ in self._items):
+        typed = [
+            (item, raw) for item, raw in self._items if item.type
+        ]  # others are refused when they go back
+        if not any(item.encrypted_content for item, _ in typed):
             return {}
         kept: list[Any] = []
-        for item, raw in self._items:
+        for item, raw in typed:
             if item.encrypted_content:
                 kept.append({name: value for name, value in raw.items() if name != "status"})
             elif item.type in ("message", "function_call"):

@@ -169,11 +169,14 @@ async def test_tool_call_ids_are_unique_in_the_conversation(
 
 async def test_half_a_character_pair_is_replaced(cache: ConversationCache) -> None:
     halves = ModelReplied(
-        text="a\ud83d b\ud83d\ude00", tool_calls=(call("\ud83d", "f\ud83d"),), model="m\ud83d"
+        text="a\ud83d b\ud83d\ude00",
+        tool_calls=(call("\ud83d", "f\ud83d"),),
+        kept='"\ud83d"',
+        model="m\ud83d",
     )
     setup = Setup(model=ModelSpec(provider="fixed"))
     reply = await run(ModelActivities({"fixed": Fixed(halves)}, cache), request(setup, GOAL))
-    assert reply.text == "a\ufffd b\U0001f600"
+    assert (reply.text, reply.kept) == ("a\ufffd b\U0001f600", '"\ufffd"')
     restored = ModelReplied.model_validate_json(reply.model_dump_json())
     assert Conversation([GOAL, restored.message]).digest == reply.conversation
 

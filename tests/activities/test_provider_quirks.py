@@ -169,6 +169,20 @@ async def test_reasoning_behind_calls_goes_back_where_the_server_wants_it(
     assert found == [None, "I must look."]
 
 
+async def test_half_a_character_pair_that_is_kept_harms_no_later_question(
+    provider: OpenAIProvider, server: FakeOpenAI
+) -> None:
+    signed = {**call("a", "look", "{}", 0), "extra_content": {"signature": "a\ud800"}}
+    server.queue(streamed({"reasoning_content": "I must \ud83d"}, {"tool_calls": [signed]}))
+    reply = await ask(provider, setup("m", tools=(LOOK,)))
+    after = CONVERSATION.add(reply.message, Message(role="tool", content="x", tool_call_id="a"))
+    server.queue(refusal("The reasoning_content in the thinking mode must be passed back to the API."), "hi")
+    assert (await ask(provider, setup("m", tools=(LOOK,)), after)).text == "hi"
+    message = sent(server)[-1]["messages"][2]
+    assert message["reasoning_content"] == "I must \ufffd"
+    assert message["tool_calls"][0]["extra_content"] == {"signature": "a\ufffd"}
+
+
 # -- how replies differ --------------------------------------------------------------------------------
 
 

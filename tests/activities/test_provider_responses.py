@@ -70,6 +70,45 @@ async def test_reasoning_goes_back_in_its_place(
     ]
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("item", "back"),
+    [
+        ({"encrypted_content": "x"}, []),
+        ({"type": "", "encrypted_content": "x"}, []),
+        ({**THOUGHT, "encrypted_content": "a\ud800"}, [{**THOUGHT, "encrypted_content": "a\ufffd"}]),
+        ({**THOUGHT, "\udc00": ["\ud83d"]}, [{**THOUGHT, "\ufffd": ["\ufffd"]}]),
+        ({**THOUGHT, "weight": float("nan")}, []),
+    ],
+    ids=["no type", "empty type", "half a pair", "half a pair in a name", "no number"],
+)
+async def test_malformed_item_harms_no_later_question(
+    provider: OpenAIProvider, server: FakeOpenAI, stream: bool, item: dict[str, Any], back: list[Any]
+) -> None:
+    wanted = setup("m", stream, api="responses", tools=(LOOK,))
+    server.queue(Answer("I look.", (CALL,), reasoning=(item,)), "done")
+    reply = await ask(provider, wanted)
+    after = CONVERSATION.add(reply.message, Message(role="tool", content="seen", tool_call_id="call_7"))
+    assert (await ask(provider, wanted, after)).text == "done"
+    sent = server.completion_requests[1].body["input"][2:]
+    assert [one for one in sent if one.get("type") == "reasoning" or "encrypted_content" in one] == back
+    assert [one.get("type") for one in sent][-2:] == ["function_call", "function_call_output"]
+
+
+@pytest.mark.parametrize("kept", ['{"encrypted_content": "x"}', '{"type": "reasoning", "id": "\\ud800"}'])
+async def test_malformed_item_that_an_older_release_kept_harms_no_question(
+    provider: OpenAIProvider, server: FakeOpenAI, kept: str
+) -> None:
+    wanted = setup("m", api="responses")
+    server.queue(Answer("hm", reasoning=(THOUGHT,)))
+    reply = await ask(provider, wanted)
+    by = json.loads(reply.kept)["by"]
+    old = reply.message.model_copy(update={"kept": f'{{"by": "{by}", "kept": {{"items": [{kept}]}}}}'})
+    assert (
+        await ask(provider, wanted, CONVERSATION.add(old, Message(role="user", content="on")))
+    ).text == "on"
+
+
 async def test_reasoning_of_another_model_is_not_sent(provider: OpenAIProvider, server: FakeOpenAI) -> None:
     server.queue(Answer("hm", reasoning=(THOUGHT,)))
     reply = await ask(provider, setup("a", api="responses"))
