@@ -24,7 +24,9 @@ WORDS = (
     r"access[_-]?key|private[_-]?key|token|cookie"
 )
 NAME = re.compile(rf"(?i)(^|[_\-. ]|(?<=[a-z0-9])(?-i:(?=[A-Z])))({WORDS}|credential)s?$")
-"""Names whose texts are secrets: `Authorization`, `db_password`, `accessToken`."""
+"""Names whose texts and long numbers are secrets: `Authorization`, `db_password`, `accessToken`."""
+COUNT = re.compile(r"(?i)tokens$")
+"""Names whose numbers count something: `input_tokens`."""
 SECRET_NAME = rf"""\b[\w.-]*(?:{WORDS})\\?["']?\s*[:=]\s*"""
 INSIDE = re2.compile(
     "(?is)"
@@ -45,7 +47,8 @@ INSIDE = re2.compile(
 addresses, private keys."""
 START = re.compile(r"[{\[]")
 SHORTEST = 6
-"""Characters of a secret that is found by its name: a shorter one would be found in other words, too."""
+"""Characters of a secret that is found by its name: a shorter one would be found in other words, too. Digits,
+of a number."""
 OWN_NAME = 16
 """Characters of a secret that is also taken out of names: a shorter one may be a name of the format."""
 OF_THE_FORMAT = {"tools", "runs", "cassette", "run"}
@@ -75,9 +78,11 @@ def without_secrets(
     except ValueError as error:
         raise UsageError(f"--remove: {error}") from error
     searched = {key: one for key, one in values.items() if key not in OF_THE_FORMAT}
+    numbers = _secret_numbers(searched, given)
     found = dict.fromkeys(one for one in known if one)
-    for name, text in _texts(searched, ""):
+    for name, text in _texts(searched):
         found |= dict.fromkeys(_secrets_in(name, text, given))
+    found |= numbers
     ordered = sorted(found, key=len, reverse=True)
     marks = {secret: f"[removed {number}]" for number, secret in enumerate(found, start=1)}
     used: set[str] = set()
@@ -90,7 +95,13 @@ def without_secrets(
                     text = text.replace(form, marks[secret])
         return text
 
-    return {key: _mapped(one, clean) for key, one in values.items()}, len(used)
+    def clean_number(name: str, number: float) -> Any:
+        if (text := json.dumps(number)) not in numbers or COUNT.search(name):
+            return number
+        used.add(text)
+        return marks[text]
+
+    return {key: _mapped(one, key, clean, clean_number) for key, one in values.items()}, len(used)
 
 
 def _secrets_in(name: str, text: str, patterns: Sequence[Any]) -> Iterator[str]:
@@ -105,27 +116,50 @@ def _secrets_in(name: str, text: str, patterns: Sequence[Any]) -> Iterator[str]:
                 yield match.group()
 
 
-def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Every text with the name that it stands under, also in JSON that a text has; names stand under none."""
+def _secret_numbers(values: Any, patterns: Sequence[Any]) -> dict[str, None]:
+    """Such as passcodes, as JSON; nothing that is counted."""
+    named = ((name, json.dumps(one)) for name, one in _leaves(values, "") if not isinstance(one, str))
+    return {
+        number: None
+        for name, number in named
+        if len(number) >= SHORTEST and not COUNT.search(name)
+        if NAME.search(name) or any(pattern.fullmatch(name) for pattern in patterns)
+    }
+
+
+def _texts(values: Any) -> Iterator[tuple[str, str]]:
+    return ((name, one) for name, one in _leaves(values, "") if isinstance(one, str))
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, str | float]]:
+    """Every text and number with the name that it stands under, also in JSON that a text has; names stand
+    under none."""
     if isinstance(value, str):
         yield name, value
         if begins := START.search(value):
             with suppress(ValueError, RecursionError):
-                yield from _texts(json.JSONDecoder().raw_decode(value, begins.start())[0], name)
+                yield from _leaves(json.JSONDecoder().raw_decode(value, begins.start())[0], name)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield "", str(key)
-            yield from _texts(item, str(key))
+            yield from _leaves(item, str(key))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item, name)
+            yield from _leaves(item, name)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, value
 
 
-def _mapped(value: Any, change: Any) -> Any:
+def _mapped(value: Any, name: str, change: Any, change_number: Any) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key, OWN_NAME): _mapped(item, change) for key, item in value.items()}
+        return {
+            change(key, OWN_NAME): _mapped(item, str(key), change, change_number)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_mapped(item, change) for item in value]
+        return [_mapped(item, name, change, change_number) for item in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return change_number(name, value)
     return value

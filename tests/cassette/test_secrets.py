@@ -57,6 +57,32 @@ def test_key_of_a_well_known_form_is_removed(secret: str) -> None:
     assert (removed, SECRET in str(clean), "ASIA" in str(clean)) == (1, False, False)
 
 
+def test_number_is_removed_where_its_name_says_that_it_is_a_secret() -> None:
+    call = {"passcode": 482913, "code": 482913, "codes": [482913], "pin_token": [1234567], "cents": 100000}
+    course = [{"arguments": call, "text": json.dumps({"passcode": 482913}), "other": "it is 482913"}]
+    clean, removed = without_secrets({"course": course})
+    assert "482913" not in json.dumps(clean)
+    assert "1234567" not in json.dumps(clean)
+    assert (clean["course"][0]["arguments"]["cents"], removed) == (100000, 2)
+    assert clean["course"][0]["arguments"]["passcode"] == clean["course"][0]["arguments"]["code"]
+
+
+def test_number_that_counts_or_is_short_is_no_secret() -> None:
+    values = {
+        "task": {"limits": {"tokens": 1_000_000}, "password": True, "pin_token": 4711},
+        "course": [{"usage": {"input_tokens": 482913}, "arguments": {"password": 482913}}],
+    }
+    clean, removed = without_secrets(values)
+    values["course"][0]["arguments"] = {"password": "[removed 1]"}  # type: ignore[index]  # a list
+    assert (clean, removed) == (values, 1)
+
+
+def test_number_under_a_name_that_is_given_is_removed() -> None:
+    clean, _ = without_secrets({"course": [{"account": 12345678, "amount": 87654321}]}, patterns=["account"])
+    assert "12345678" not in json.dumps(clean)
+    assert clean["course"][0]["amount"] == 87654321
+
+
 def test_word_that_is_a_secret_elsewhere_stays_a_name() -> None:
     """A short one may be a name of the file's own format."""
     clean, _ = without_secrets({"task": {"models": {"default": {"password": "default"}}}})
