@@ -27,7 +27,8 @@ from client.errors import UsageError
 from client.server.environment import write_private
 
 __all__ = [
-    "PASSPHRASE", "Signer", "new_encryption_key", "new_key", "public_key", "signer", "warning_if_exposed",
+    "PASSPHRASE", "Signer", "name_of", "new_encryption_key", "new_key", "public_key", "signer",
+    "warning_if_exposed",
 ]  # fmt: skip
 
 
@@ -50,9 +51,14 @@ def signer(by: str | None = None, key: Path | None = None) -> Signer:
     Raises:
         UsageError: the key cannot be used.
     """
-    name = by or os.environ.get("RATCHET_BY", "").strip() or _login()
+    name = name_of(by)
     path = key or Path(os.environ.get("RATCHET_KEY", "").strip())
     return Signer(name, None if path == Path() else _read(path))
+
+
+def name_of(by: str | None = None) -> str:
+    """Who acts from this process, by name; reads no key."""
+    return by or os.environ.get("RATCHET_BY", "").strip() or _login()
 
 
 def new_key(path: Path) -> str:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import re2  # type: ignore[import-untyped]  # google-re2 ships no types
@@ -79,10 +80,8 @@ def without_secrets(
         raise UsageError(f"--remove: {error}") from error
     searched = {key: one for key, one in values.items() if key not in OF_THE_FORMAT}
     numbers = _secret_numbers(searched, given)
-    found = dict.fromkeys(one for one in known if one)
-    for name, text in _texts(searched):
-        found |= dict.fromkeys(_secrets_in(name, text, given))
-    found |= numbers
+    texts = (_secrets_in(name, text, given) for name, text in _texts(searched))
+    found = dict.fromkeys(filter(None, chain(known, *texts, numbers)))
     ordered = sorted(found, key=len, reverse=True)
     marks = {secret: f"[removed {number}]" for number, secret in enumerate(found, start=1)}
     used: set[str] = set()

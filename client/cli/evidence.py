@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -195,12 +196,23 @@ def _certificate(path: Path | None) -> str | None:
         raise UsageError(f"--certificate: {error}") from error
 
 
+def _private(name: str, flags: int) -> int:
+    """Opener of a file that only its owner may read, also if it was there. `/dev/stdout` stays as it is."""
+    file = os.open(name, flags & ~os.O_TRUNC, 0o600)
+    try:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            os.fchmod(file, 0o600)
+            os.ftruncate(file, 0)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
 def _write(path: Path, pack: dict[str, Any]) -> None:
     """Write a file that only its owner may read. Raises UsageError."""
     try:
-        with open(
-            path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
-        ) as file:
+        with open(path, "w", encoding="utf-8", opener=_private) as file:
             json.dump(pack, file, ensure_ascii=False, indent=1)
             file.write("\n")
     except OSError as error:

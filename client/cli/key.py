@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from client.cli.options import By, CommonOptions, command
-from client.keys import new_encryption_key, new_key, public_key, signer, warning_if_exposed
+from client.keys import name_of, new_encryption_key, new_key, public_key, signer, warning_if_exposed
 
 __all__ = ["app"]
 
@@ -37,7 +37,7 @@ async def key(
         typer.echo(name)
         return
     if action == "new":
-        name, public = signer(by).name, new_key(file)
+        name, public = name_of(by), new_key(file)
         typer.echo(f"wrote {file}, which only you may read; sign with --key {file}, or RATCHET_KEY", err=True)
     else:
         who = signer(by, file)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sqlite3
+import stat
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -53,6 +54,16 @@ def file(cli: Cli, done: str, tmp_path: Path) -> Path:
     assert (written.code, written.out) == (0, "")
     assert "signed with " in written.err
     return path
+
+
+def test_evidence_over_a_file_that_others_could_read_is_private(cli: Cli, done: str, tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    path.write_text("x" * 10**6)
+    path.chmod(0o644)
+    written = cli("export", done, "--evidence", "--out", str(path))
+    assert written.code == 0, written.err
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    json.loads(path.read_text())
 
 
 def test_run_and_its_file_are_right(cli: Cli, done: str, file: Path, key: tuple[Path, str]) -> None:
