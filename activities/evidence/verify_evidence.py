@@ -250,7 +250,8 @@ class Evidence:
             for item in self.pack["messages"]["items"]
             if (item["name"], item["execution"]) == ("archive_log", last["execution"])
         )
-        self.ends = is_closed and last["execution"] == self.pack["run"]["last_execution"]
+        goes_on = bool(histories) and "next" in last["events"][-1]
+        self.ends = is_closed and not goes_on and last["execution"] == self.pack["run"]["last_execution"]
 
     @property
     def is_whole(self) -> bool:
@@ -355,9 +356,9 @@ def _check_head(pack: Json, keys: Sequence[str], *, required: bool) -> Iterator[
 
 
 def _attests_end(pack: Json, one: Json) -> bool:
-    """The attestation fits, and is over the end of the log."""
+    """The attestation fits, and is over the run's end: a log that goes on has no result yet."""
     statement = json.loads(one["statement"])
-    is_end = statement["log"] == log_head(pack) and _names(statement, pack)
+    is_end = statement["result"] and statement["log"] == log_head(pack) and _names(statement, pack)
     return is_end and fits(one["key"], attested_content(one["statement"]), one["signature"])
 
 

@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from activities.contracts import ArchiveRequest
 from activities.evidence import verify_evidence
 from activities.evidence.events import attested, public_text
-from activities.evidence.verify_evidence import Finding, Json, canonical, chained, check
+from activities.evidence.verify_evidence import Finding, Json, canonical, chained, check, unknown
 from activities.settings import Settings
 from activities.store.stores import Stores
 from activities.telemetry.report import Telemetry
@@ -212,6 +212,31 @@ def test_whole_forgery_is_found_by_a_signature_alone(packs: dict[str, list[Json]
     assert [one.what for one in wrong(with_signature(whole, THEIRS), PUBLIC)] == ["signature"]
     signed_by_them = check(with_signature(whole, THEIRS))  # nobody said whose key counts
     assert verdict(signed_by_them, "signature") == "unknown"
+
+
+def cut(pack: Json, executions: int) -> Json:
+    """A long run as if it had ended with one of its executions, and without a result."""
+    pack = copy.deepcopy(pack)
+    kept = pack["history"][:executions]
+    names = [one["execution"] for one in kept]
+    pack |= {"history": kept, "attestations": pack["attestations"][:executions]}
+    pack["messages"]["items"] = [one for one in pack["messages"]["items"] if one["execution"] in names]
+    head = json.loads(pack["attestations"][-1]["statement"])["log"]
+    texts = pack["log"]["records"]
+    pack["log"] |= {"records": texts[: chained(texts).index(head) + 1], "result": None}
+    pack["run"] |= {"agent": "", "agent_digest": "", "last_execution": names[-1]}
+    return forged(pack)
+
+
+def test_long_run_cut_where_it_continues_has_no_end(packs: dict[str, list[Json]]) -> None:
+    """What a worker signs of a part of a run is no signature of its end."""
+    whole = packs["chain"][0]
+    for executions in range(1, len(whole["history"])):
+        found = check(cut(whole, executions), [PUBLIC])
+        assert {one.what for one in found if one.verdict == "wrong"} == {"signature"}
+        assert unknown("history", "its end is missing") in found
+        assert verdict(found, "completeness") == "unknown"
+    assert wrong(whole, PUBLIC) == [], "its last attestation is of the end"
 
 
 def test_worker_signs_only_logs_that_their_own_run_sends() -> None:
