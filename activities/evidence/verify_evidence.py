@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
+import fnmatch
 import functools
 import hashlib
 import json
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +78,34 @@ UNSAID: dict[str, Json] = {
     },
 }  # fmt: skip
 """Fields of a message that are not signed while they have these values."""
+OUTCOMES = {
+    "approve": "approved", "reject": "rejected", "edit": "edited", "answer": "answered",
+    "resume": "resumed", "retry": "retried", "topup": "topped_up", "finish": "finished", "abort": "aborted",
+}  # fmt: skip
+"""How a request is closed by each decision."""
+IMMEDIATE = {"reject", "abort"}
+"""Decisions that one person makes, whatever the quorum."""
+CLOSING = {"Expired", "Withdrawn"}
+"""Events that close a request without a decision."""
+OF_REQUESTS = {"Requested", "Escalated", "Voted", "Decided", *CLOSING}
+"""Those by which one is opened, changed and closed."""
+ASKING = {"always", "first_time"}
+"""Modes of an approval with which people are asked."""
+USUAL_MODES = {"unsafe": "always"}
+"""Those of effects that an agent does not name."""
+COMMENT_CHARS = 1_000
+"""Characters of a person's text in the record of their decision."""
+OBEYED = {
+    "Paused": "pause", "Resumed": "resume", "Steered": "steer", "LimitsSet": "limits",
+    "RolledBack": "rollback",
+}  # fmt: skip
+"""Events by which a command is obeyed, with the command."""
+UNNAMED = {"Closed": "abort", "Compensated": "rollback"}
+"""Others, whose record does not name it."""
+PASSED_DOWN = {"pause", "resume"}
+"""Commands that a run passes to its inner runs, with the signature for the run above."""
+VERIFIED = " (verified)"
+"""How the log marks whose signature was checked."""
 
 
 @dataclass(frozen=True)
@@ -442,8 +473,21 @@ def _check_log(run: Evidence) -> Iterator[Finding]:
     if records and records[0]["event"] != "Started":
         yield wrong("record 0", f"a log begins with Started, not with {records[0]['event']}")
     if len(run.own) < len(records):
-        count = len(records) - len(run.own)
-        yield unknown("fork", f"the first {count} records are of the run that it was forked from: see there")
+        yield _of_fork(run, len(records) - len(run.own))
+
+
+def _of_fork(run: Evidence, count: int) -> Finding:
+    """What counts as the source's. Only a run that was begun as a fork has such records."""
+    names = ("workflow_id", "run_id", "step")
+    about = run.own[0].get("about", {})
+    forked = {name: about.get(name) for name in names}
+    origin = (run.result or {}).get("origin") or {}
+    what, source = f"record {run.own[0]['seq']}", f"run {forked['workflow_id']} ({forked['run_id']})"
+    if run.result is not None and forked != {name: origin.get(name) for name in names}:
+        of = f"run {origin['workflow_id']} ({origin['run_id']})" if origin else "none"
+        return wrong(what, f"it says that the run was forked from {source}; the result names {of}")
+    text = f"the first {count} records are of {source}, from which it was forked: see there"
+    return unknown("fork", f"{text}. This file does not show that they are not of this run")
 
 
 def _check_result(run: Evidence) -> Iterator[Finding]:
@@ -523,92 +567,476 @@ def _carried(text: str) -> Json:
 # -- what people decided --------------------
 
 
+@dataclass
+class Asked:
+    """A request that is open, as the newest record that asks it has it."""
+
+    about: Json
+    first: str
+    """Its digest before any escalation."""
+    settings: Json | None = None
+    """How the agent has such requests asked; None: nothing here says so."""
+    group: Json = field(default_factory=dict)
+    """Who was asked, as the agent has it."""
+    later: list[str] = field(default_factory=list)
+    """The groups that it is still passed to."""
+    votes: list[tuple[str, str]] = field(default_factory=list)
+    """Who decided what."""
+
+    @property
+    def keys(self) -> Json:
+        """Public keys of those who were asked, by name."""
+        found: Json = self.group.get("keys", {})
+        return found
+
+    @property
+    def quorum(self) -> float:
+        """How many must decide the same."""
+        said = self.about.get("quorum", 1)
+        given = said if self.settings is None else self.settings["quorum"] or self.group.get("quorum", 1)
+        return float(given)
+
+
+@dataclass
+class Decisions:
+    """What was found of decisions so far."""
+
+    requests: dict[str, Asked] = field(default_factory=dict)
+    """Those that are open."""
+    counts: Counter[str] = field(default_factory=Counter)
+    signers: dict[str, str] = field(default_factory=dict)
+    """Who has signed, with which key."""
+
+
 def _check_decisions(run: Evidence) -> Iterator[Finding]:
-    """Whatever the log calls signed has a signature of that person, over what they saw."""
-    asked: dict[str, Json] = {}
-    counts: Counter[str] = Counter()
-    signers: dict[str, str] = {}
+    """What the log says that people decided is what they signed, about what they were asked; enough did."""
+    found = Decisions()
     for record in run.own:
-        event, about = record["event"], record.get("about", {})
-        what = f"record {record['seq']}"
-        if "request" not in about:
-            continue
-        if event in ("Requested", "Escalated"):
-            asked[about["request"]] = about
-        is_bound = event == "Requested" or about.get("verb") == "edit"
-        if is_bound and (problem := _other_digest(run, about)):
-            yield wrong(what, problem)
-        if event in ("Voted", "Decided"):
-            key = _key_of(run, about, asked.get(about["request"], {})) if about["verified"] else ""
-            problem = _unsigned(run, about, key) if about["verified"] else ""
-            counts["unsigned" if problem else "signed" if key else "claimed"] += 1
-            signers |= {about["by"]: key} if key else {}
-            yield from _told(run, what, problem)
+        if record["event"] in OF_REQUESTS and "request" in record.get("about", {}):
+            yield from _check_request(run, record, found)
     yield from _check_commands(run)
-    if counts["signed"]:
-        names = ", ".join(f"{name} ({key})" for name, key in sorted(signers.items()))
-        text = f"{counts['signed']} signed, over what was asked, with the keys that the agent lists: {names}"
+    if count := found.counts["signed"]:
+        names = ", ".join(f"{name} ({key})" for name, key in sorted(found.signers.items()))
+        text = f"{count} signed, over what was asked, with the keys that the agent lists: {names}"
         yield ok("decisions", text)
-    if counts["claimed"]:
-        claimed = f"{counts['claimed']} of groups without keys: their names are only claimed"
-        yield unknown("decisions", claimed)
+    if count := found.counts["claimed"]:
+        whose = "of groups without keys" if run.task else "without a signature"
+        yield unknown("decisions", f"{count} {whose}: their names are only claimed")
+
+
+def _check_request(run: Evidence, record: Json, found: Decisions) -> Iterator[Finding]:
+    """One thing that happened to a request."""
+    event, about, what = record["event"], record["about"], f"record {record['seq']}"
+    name = about["request"]
+    if event == "Requested":
+        found.requests[name] = Asked(about, about["digest"])
+        yield from _check_asked(run, what, record, found.requests[name])
+    elif name not in found.requests:
+        yield wrong(what, f"{event} of {name}, and the records before it have no open request {name}")
+    elif event == "Escalated":
+        yield from _check_escalated(run, what, about, found.requests[name])
+    elif event in CLOSING:
+        yield from _check_closed(what, record, found.requests.pop(name))
+    else:
+        yield from _check_decision(run, what, record, found)
+
+
+def _check_decision(run: Evidence, what: str, record: Json, found: Decisions) -> Iterator[Finding]:
+    """A decision, and with it all those that agree."""
+    about, is_last = record["about"], record["event"] == "Decided"
+    asked = found.requests[about["request"]]
+    signed = _signed_decisions(run, about, asked) if about["verified"] else []
+    problems = [*_check_vote(run, what, record, asked, signed)]
+    if is_last:
+        problems += _told_of(what, _too_few(about, found.requests.pop(about["request"])))
+    yield from problems
+    if any(one.verdict == "wrong" for one in problems):
+        return
+    if signed:
+        found.counts["signed"] += 1
+        found.signers[about["by"]] = str(asked.keys[about["by"]])
+    elif not about["verified"]:
+        found.counts["claimed"] += 1
 
 
 def _told(run: Evidence, what: str, problem: str) -> Iterator[Finding]:
     """A problem with what is not in the history, or does not fit the agent: without these nothing follows."""
-    if problem:
-        yield wrong(what, problem) if run.is_whole and run.task else unknown(what, problem)
+    if problem and run.is_whole and run.task:
+        yield wrong(what, problem)
+    elif problem:
+        lacking = "the run's result, which has the keys" if run.is_whole else "the whole history"
+        yield unknown(what, f"{problem}; this file does not have {lacking}")
 
 
-def _other_digest(run: Evidence, about: Json) -> str:
+def _told_others(what: str, of: str, pairs: dict[str, tuple[Any, Any]]) -> Iterator[Finding]:
+    """What differs: each name with what the record has, and what it should have."""
+    for name, (given, expected) in pairs.items():
+        if given != expected:
+            yield wrong(what, f"its {name} is {_short(given)}, and {of} {_short(expected)}")
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else canonical(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+# -- what people were asked --------------------
+
+
+def _check_asked(run: Evidence, what: str, record: Json, asked: Asked) -> Iterator[Finding]:
+    """A request is bound to what it asks, and goes to the people to whom the agent has it go."""
+    about = asked.about
+    yield from _told_of(what, _other_digest(run, about, record))
+    if not run.task:
+        return
+    ways, rule = _ways(run.task, about), about.get("rule", "")
+    if rule not in ways:
+        named = ", ".join(one or "none" for one in ways) or "none"
+        text = f"{about['request']} names the entry {rule or 'none'} of the approvals"
+        yield wrong(what, f"{text}; what the agent has for {about.get('tool')} is: {named}")
+        return
+    asked.settings = ways[rule]
+    asked.later = list(asked.settings["escalate_to"])
+    yield from _put_to(run, what, asked, asked.settings["group"], asked.settings["at_deadline"])
+    others = {
+        name: _short([way["group"], way["quorum"]])
+        for name, way in ways.items()
+        if (way["group"], way["quorum"]) != (asked.settings["group"], asked.settings["quorum"])
+    }
+    if others:
+        text = f"that the entry {rule or 'of no approval'} decides about this call is not shown"
+        yield unknown(what, f"{text}; the group and quorum of others: {others}")
+
+
+def _put_to(run: Evidence, what: str, asked: Asked, group: str | None, then: str) -> Iterator[Finding]:
+    """The record asks this group, as the agent has it."""
+    assert asked.settings is not None
+    asked.group = {} if group is None else run.task["people"]["groups"][group]
+    about = asked.about
+    pairs = {
+        "group": (about.get("group"), group),
+        "quorum": (about.get("quorum", 1), asked.quorum),
+        "at_deadline": (about.get("at_deadline", "reject"), then),
+        "deadline": ("deadline" in about, asked.settings["deadline_seconds"] is not None),
+    }
+    yield from _told_others(what, "the agent has", pairs)
+
+
+def _ways(task: Json, about: Json) -> dict[str, Json]:
+    """How the agent may have asked this: the settings by the entry of its approvals; none has an empty name.
+    Of rules, only arguments and the like decide which one fits; these are not judged here."""
+    people, kind, tool = task["people"], about["kind"], about.get("tool")
+    found: dict[str, Json] = {}
+    if kind != "approval":
+        found[""] = people["kinds"].get(kind, people["requests"])
+    if kind not in ("approval", "outcome"):
+        return found
+    approvals, usual = task["approvals"], people["kinds"].get("approval", people["requests"])
+    for number, rule in enumerate(approvals["rules"]):
+        named = rule["tools"]
+        if named and not any(fnmatch.fnmatchcase(str(tool), pattern) for pattern in named):
+            continue
+        if rule["ask"] in ASKING or (rule["at_most"] and rule["then"] == "always"):
+            found[f"rules.{number}"] = rule["request"] or usual
+        if rule["cost_above"] is None and not any(
+            rule.get(name) for name in ("effects", "arguments", "after", "sends")
+        ):
+            return found
+    modes = approvals["effects"]
+    if tool in approvals["tools"]:
+        entries = {f"tools.{tool}": approvals["tools"][tool]}
+    else:
+        entries = {f"effects.{effect}": mode for effect, mode in (USUAL_MODES | modes).items()}
+    return found | {entry: usual for entry, mode in entries.items() if mode in ASKING}
+
+
+def _other_digest(run: Evidence, about: Json, record: Json) -> str:
     """Why the digest of a request is not that of what was asked; empty: it is, or the log has it cut."""
-    arguments = about.get("arguments")
-    if about["kind"] in ("question", "escalation") or arguments is None:
+    kind, bound = about["kind"], about.get("arguments")
+    if bound is None and kind in ("approval", "outcome"):
         return ""
+    if kind in ("question", "escalation"):
+        bound = {"text": record.get("reason", ""), "options": about["options"]}
     where = [run.workflow_id, run.pack["run"]["run_id"], about["activity_id"]]
-    made = sha256(canonical([*where, about["kind"], about.get("tool"), arguments]))[:32]
-    return "" if made == about["digest"] else f"the digest of {about['request']} is not that of its arguments"
-
-
-def _key_of(run: Evidence, about: Json, request: Json) -> str:
-    """The public key of who decided, as the agent lists it in the group that was asked."""
-    groups = run.task.get("people", {}).get("groups", {})
-    return str(groups.get(request.get("group"), {}).get("keys", {}).get(about["by"], ""))
-
-
-def _unsigned(run: Evidence, about: Json, key: str) -> str:
-    """Why nothing that was sent has this person's signature; empty: something has."""
-    by, named = about["by"], f"{about['by']}'s signed decision on {about['request']}"
-    wanted = {
-        "request": about["request"], "digest": about["asked"], "decision": about["verb"], "by": by,
-        "id": about["id"],
-    }  # fmt: skip
-    sent = [one for one in run.messages("decide") if {name: one.get(name) for name in wanted} == wanted]
-    if not sent:
-        return f"{named} is not among what was sent to the run"
-    if any(_is_signed("decide", one, key, [{"run": run.workflow_id}]) for one in sent):
+    if digest_of([*where, kind, about.get("tool"), bound]) == about["digest"]:
         return ""
-    return f"{named} was sent, but the signature does not fit the key of {by} in the agent"
+    of = "words and options" if kind in ("question", "escalation") else "arguments"
+    return f"the digest of {about['request']} is not that of its {of}"
+
+
+def digest_of(value: Any) -> str:
+    """What names a request: the first 32 hexadecimal characters."""
+    return sha256(canonical(value))[:32]
+
+
+def _check_escalated(run: Evidence, what: str, about: Json, asked: Asked) -> Iterator[Finding]:
+    """It goes to the next group of the agent; what was decided before is void."""
+    same = ("kind", "activity_id", "tool", "arguments")
+    yield from _told_others(
+        what, "the request has", {name: (about.get(name), asked.about.get(name)) for name in same}
+    )
+    asked.about, asked.votes = about, []
+    if asked.settings is None:
+        return
+    if not asked.later:
+        yield wrong(what, f"{about['request']} is passed on, and the agent names no group to pass it to")
+        return
+    expected = digest_of([asked.first, *asked.later])
+    yield from _told_others(what, "by the agent's groups it is", {"digest": (about["digest"], expected)})
+    name, *asked.later = asked.later
+    yield from _put_to(run, what, asked, name, "escalate" if asked.later else "reject")
+
+
+def _check_closed(what: str, record: Json, asked: Asked) -> Iterator[Finding]:
+    """Nobody decided: what follows is what the request said."""
+    event, about = record["event"], record["about"]
+    same = ("kind", "activity_id", "tool", "digest", "group", "at_deadline", "deadline")
+    pairs = {name: (about.get(name), asked.about.get(name)) for name in same}
+    yield from _told_others(what, "the request has", pairs)
+    yield from _told_others(what, "it should be", {"outcome": (about["outcome"], event.lower())})
+    if event == "Expired" and not asked.about.get("deadline", record["at"] + 1) <= record["at"]:
+        yield wrong(what, f"{about['request']} expired at {record['at']}, before its deadline")
+
+
+# -- what people decided --------------------
+
+
+def _check_vote(
+    run: Evidence, what: str, record: Json, asked: Asked, signed: Sequence[Json]
+) -> Iterator[Finding]:
+    """A decision is on this request, as it was asked last, and is what its sender has signed."""
+    about, of = record["about"], asked.about
+    pairs = {
+        "asked": (about["asked"], of["digest"]),
+        "kind": (about["kind"], of["kind"]),
+        "activity_id": (about["activity_id"], of["activity_id"]),
+        "tool": (about.get("tool"), of.get("tool")),
+    }
+    if about["verb"] != "edit":
+        pairs["digest"] = (about["digest"], of["digest"])
+    yield from _told_others(what, "the request has", pairs)
+    outcome = OUTCOMES[about["verb"]] if record["event"] == "Decided" else "open"
+    mark = "verified" if about["verified"] else "claimed"
+    expected = {
+        "outcome": (about["outcome"], outcome),
+        "by": (record["by"], f"{about['by'] or 'somebody'} ({mark})"),
+    }
+    yield from _told_others(what, f"after {about['verb']} it should be", expected)
+    if about["verb"] == "edit":
+        yield from _told_of(what, _other_digest(run, about, record))
+    asked.votes.append((about["by"], _content(about)))
+    if asked.keys and not about["verified"]:
+        by = about["by"] or "somebody"
+        text = f"{by} decided on {about['request']} without a signature that was checked"
+        yield wrong(what, f"{text}; the group {of.get('group')} has keys, with which each must sign")
+    if not about["verified"]:
+        return
+    if not signed:
+        yield from _told(run, what, _unsigned(run, about))
+        return
+    said = [[*_other_words(about, one)] for one in signed]
+    for verdict, text in min(said, key=lambda found: [verdict for verdict, _ in found].count("wrong")):
+        yield Finding(verdict, what, f"{about['by']}'s signed decision on {about['request']}: {text}")
+
+
+def _content(about: Json) -> str:
+    """What somebody decides: who decides the same agrees. Comments may differ."""
+    details = {"edit": "digest", "topup": "amounts", "answer": "text", "resume": "text"}
+    return canonical([about["verb"], about.get(details.get(about["verb"], ""))])
+
+
+def _too_few(about: Json, asked: Asked) -> str:
+    """Why a request is not decided yet; empty: enough people decided the same."""
+    agreeing = {by for by, content in asked.votes if content == _content(about)}
+    if about["verb"] in IMMEDIATE or len(agreeing) >= asked.quorum:
+        return ""
+    named = ", ".join(sorted(one or "somebody" for one in agreeing))
+    expected = f"expected {asked.quorum:g} who decide the same, found {len(agreeing)}"
+    return f"{about['request']} is {about['outcome']} by {named}: {expected}"
+
+
+def _signed_decisions(run: Evidence, about: Json, asked: Asked) -> list[Json]:
+    """What was sent under this id with this person's signature, whatever it says."""
+    key = str(asked.keys.get(about["by"], ""))
+    return [
+        one
+        for one in run.messages("decide")
+        if (one.get("by"), one.get("id")) == (about["by"], about["id"])
+        and _is_signed("decide", one, key, [{"run": run.workflow_id}])
+    ]
+
+
+def _unsigned(run: Evidence, about: Json) -> str:
+    """Why nothing that was sent is this decision with this person's signature."""
+    by, named = about["by"], f"{about['by']}'s signed decision on {about['request']}"
+    if any((one.get("by"), one.get("id")) == (by, about["id"]) for one in run.messages("decide")):
+        return f"{named} was sent, but the signature does not fit the key of {by} in the agent"
+    return f"{named} is not among what was sent to the run"
+
+
+def _other_words(about: Json, sent: Json) -> Iterator[tuple[Verdict, str]]:
+    """How a decision in the log differs from the one that was signed."""
+    said = UNSAID["decide"] | sent
+    standing = {"arguments": {}, "same": False}
+    pairs = {
+        "request": (about["request"], said["request"]),
+        "digest": (about["asked"], said["digest"]),
+        "decision": (about["verb"], said["decision"]),
+        "text": (about.get("text", ""), said["text"][:COMMENT_CHARS]),
+        "amounts": (about.get("amounts", {}), said["amounts"]),
+        "made_at": (about.get("made_at"), said["made_at"]),
+        "standing_approval": tuple(
+            None if one is None else standing | one
+            for one in (about.get("standing_approval"), said["standing_approval"])
+        ),
+    }
+    for name, (given, signed) in pairs.items():
+        if given != signed:
+            yield "wrong", f"the log has {name} {_short(given)}, and what was signed is {_short(signed)}"
+    if about["verb"] == "edit":
+        yield from _other_arguments(about, said["arguments"])
+
+
+def _other_arguments(about: Json, sent: Json) -> Iterator[tuple[Verdict, str]]:
+    """The same of an edit's arguments, which were fitted to the tool; and what cannot be told of them."""
+    if "arguments" not in about:
+        yield "unknown", "the arguments are too long for the log: that they are those is not shown"
+        return
+    found = [*_other_values("", sent, about["arguments"])]
+    for place, (given, signed) in found:
+        if signed is not ABSENT and not _is_path_of(given, signed):
+            had = "none" if given is ABSENT else _short(given)
+            yield "wrong", f"the log has {place} {had}, and what was signed is {_short(signed)}"
+    if added := [place for place, (_, signed) in found if signed is ABSENT]:
+        text = "are not in what was signed: the tool's defaults, if its schema has these"
+        yield "unknown", f"{', '.join(added)} {text}"
+    if paths := [place for place, (given, signed) in found if _is_path_of(given, signed)]:
+        yield "unknown", f"{', '.join(paths)}: spelled otherwise than signed; the same if it is a path"
+
+
+ABSENT = object()
+"""Stands for an argument that is not there."""
+
+
+def _other_values(place: str, signed: Any, given: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """The places at which arguments differ from signed ones, with both values. They were fitted to the tool:
+    a text that spells a number, a boolean, a list or an object may have become it."""
+    if isinstance(signed, str) and not isinstance(given, str):
+        with contextlib.suppress(*DAMAGED):
+            signed = json.loads(signed)
+    if isinstance(signed, dict) and isinstance(given, dict):
+        for name in {**signed, **given}:
+            inner = f"{place}.{name}" if place else str(name)
+            yield from _other_values(inner, signed.get(name, ABSENT), given.get(name, ABSENT))
+    elif isinstance(signed, list) and isinstance(given, list) and len(signed) == len(given):
+        for number, pair in enumerate(zip(signed, given, strict=True)):
+            yield from _other_values(f"{place}[{number}]", *pair)
+    elif signed is ABSENT or given is ABSENT or canonical(signed) != canonical(given):
+        yield place, (given, signed)
+
+
+def _is_path_of(given: Any, signed: Any) -> bool:
+    """The value is the normal form of the signed text, if that is a path."""
+    if not (isinstance(given, str) and isinstance(signed, str)):
+        return False
+    parts = [part for part in unicodedata.normalize("NFC", signed).split("/") if part not in ("", ".")]
+    return given == ("/" * signed.startswith("/") + "/".join(parts) or ".")
+
+
+# -- what people ordered --------------------
 
 
 def _check_commands(run: Evidence) -> Iterator[Finding]:
+    """What the log says that people ordered is what they signed, each once."""
     people = run.task.get("people", {})
     keys = people.get("groups", {}).get(people.get("commands"), {}).get("keys", {})
-    runs = [[run.workflow_id, run.pack["run"]["run_id"]], *(run.result or {}).get("parents", ())]
-    places = [{"run": name, "origin": origin} for name, origin in runs]
-    count = 0
+    aborted, obeyed, count = set[str](), set[tuple[str, str]](), 0
     for record in run.own:
-        about, by = record.get("about", {}), str(record.get("by", "")).removesuffix(" (verified)")
-        if "command" not in about or not str(record.get("by", "")).endswith(" (verified)"):
-            continue
-        sent = [one for one in run.messages("command") if one.get("id") == about.get("id")]
-        if any(_is_signed("command", one, keys.get(by, ""), places) for one in sent):
-            count += 1
-            continue
-        problem = f"{by}'s signed command {about['command']} is not among what was sent, or does not fit"
-        yield from _told(run, f"record {record['seq']}", problem)
+        event, about, by = record["event"], record.get("about", {}), str(record.get("by", ""))
+        what, name = f"record {record['seq']}", by.removesuffix(VERIFIED)
+        if event in ("Voted", "Decided"):
+            aborted |= {about["by"] or "somebody"} if about.get("outcome") == "aborted" else set()
+        elif event == "Closed" and aborted & {*by.rpartition(" (")[0].split(", ")}:
+            continue  # by a decision, which is looked at where it stands
+        elif by.endswith(VERIFIED):
+            found = [*_check_command(run, what, record, name, keys)]
+            if (once := (name, about.get("id", ""))) in obeyed:
+                text = f"{name}'s command {once[1]} was obeyed before: one that is signed counts once"
+                found.append(wrong(what, text))
+            yield from found
+            obeyed |= {once} if once[1] else set()
+            count += not found
+        elif keys and _is_ordered(record):
+            text = f"{event} by {by}, without a signature that was checked"
+            yield wrong(what, f"{text}; the group {people['commands']} has keys, with which each must sign")
     if count:
         yield ok("commands", f"{count} of people who signed them")
+
+
+def _is_ordered(record: Json) -> bool:
+    """A record says that somebody's command was obeyed."""
+    event, by = record["event"], record.get("by", "")
+    if event in UNNAMED:
+        return str(by).endswith(" (claimed)")
+    return event in OBEYED and (by != "kernel" or "command" in record.get("about", {}))
+
+
+def _check_command(run: Evidence, what: str, record: Json, by: str, keys: Json) -> Iterator[Finding]:
+    """A person has signed what the record says."""
+    event, about = record["event"], record.get("about", {})
+    kind = about.get("command") or UNNAMED.get(event)
+    if kind is None or OBEYED.get(event, kind) != kind:
+        yield wrong(what, f"no run writes {event} for {by}'s signed command {kind or '(none)'}")
+        return
+    runs = [[run.workflow_id, run.pack["run"]["run_id"]], *(run.result or {}).get("parents", ())]
+    places = [{"run": name, "origin": origin} for name, origin in runs]
+    signed = [
+        UNSAID["command"] | one
+        for one in run.messages("command")
+        if one.get("by") == by
+        and ("command" not in about or one.get("id") == about.get("id"))
+        and _is_signed(
+            "command", one, keys.get(by, ""), places if str(one.get("command")) in PASSED_DOWN else places[:1]
+        )
+    ]
+    if "command" not in about:
+        signed = [one for one in signed if one["command"] == kind]
+    if not signed:
+        problem = f"{by}'s signed command {kind} is not among what was sent, or does not fit"
+        yield from _told(run, what, problem)
+        return
+    problems = [_other_order(record, one) for one in signed]
+    if all(problems):
+        yield wrong(what, f"{by}'s signed command {kind}: {problems[0]}")
+
+
+def _other_order(record: Json, said: Json) -> str:
+    """How a command in the log differs from the one that was signed; empty: it does not."""
+    event, text = record["event"], said["text"]
+    reason = str(record.get("reason", ""))
+    pairs: dict[str, tuple[Any, Any]] = {}
+    if event in UNNAMED:
+        if event == "Closed":
+            start = f"aborted: {record['by']} ended the run{f': {text}' if text else ''}"
+            pairs["reason"] = (reason[: len(start)], start)
+        else:
+            pairs["compensate"] = (True, said["compensate"])
+    else:
+        about = UNSAID["command"] | record["about"]
+        pairs = {name: (about[name], said[name]) for name in ("command", *UNSAID["command"])}
+        if event == "RefusedCommand":  # of those it has as much as there was room for
+            pairs["text"] = (about["text"], text[: len(about["text"])])
+            pairs["limits"] = (about["limits"], {name: said["limits"].get(name) for name in about["limits"]})
+        elif event in ("Paused", "Resumed", "Steered"):
+            pairs["reason"] = (reason, text)
+        if event == "Steered":
+            pairs["message"] = ([one["content"] for one in record.get("notes", ())], [text])
+    others = [
+        f"the log has {name} {_short(given)}, and what was signed is {_short(signed)}"
+        for name, (given, signed) in pairs.items()
+        if given != signed
+    ]
+    return "; ".join(others)
 
 
 def _is_signed(name: str, message: Json, key: str, places: Iterable[Json]) -> bool:
@@ -900,14 +1328,15 @@ def _approvals(run: Evidence) -> dict[str, tuple[Json, Json]]:
     """By place what people were asked about a call, and what let it be made; empty: nothing did."""
     found: dict[str, tuple[Json, Json]] = {}
     for record in run.own:
-        about = record.get("about", {})
+        event, about = record["event"], record.get("about", {})
         if "request" not in about or about.get("kind") != "approval":
             continue
         place = about["activity_id"]
-        if record["event"] == "Requested":
+        if event == "Requested":
             found[place] = ({**about, "seq": record["seq"]}, {})
-        lapsed = about["outcome"] == "expired" and about.get("at_deadline") == "approve"
-        if place in found and (about["outcome"] in ("approved", "edited") or lapsed):
+        decided = event == "Decided" and about["outcome"] in ("approved", "edited")
+        lapsed = event == "Expired" and about.get("at_deadline") == "approve"
+        if place in found and (decided or lapsed):
             found[place] = (found[place][0], about)
     return found
 

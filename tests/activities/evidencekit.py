@@ -23,7 +23,7 @@ from client.history.evidence import KeptExecution, KeptLog, RunParts, assembled
 from tests.server.record import HISTORIES
 from workflows.certificate import CERTIFICATE, DIFFERS
 
-__all__ = ["CHANGES", "KEY", "PROOF", "RUNS", "Change", "evidence", "forged", "other", "parts_of"]
+__all__ = ["CHANGES", "KEY", "PROOF", "RUNS", "Change", "evidence", "forged", "other", "parts_of", "retold"]
 
 Json = dict[str, Any]
 RECORDED = json.loads(gzip.decompress(HISTORIES.read_bytes()))
@@ -111,6 +111,32 @@ def forged(pack: Json) -> Json:
         events = [*map(canonical, one["events"])]
         one |= {"hashes": chained(events), "count": len(events)}
     return {**pack, "head": head_of(pack)}
+
+
+def retold(pack: Json, change: Callable[[Json, list[Json]], Any]) -> Json:
+    """What somebody with the worker's key makes of a run of one execution: `change` gets the file and its
+    records, and all that hangs on them is made anew. What people signed stays as it is."""
+    pack = copy.deepcopy({**pack, "attestations": [], "signature": None})
+    records = [json.loads(text) for text in pack["log"]["records"]]
+    change(pack, records)
+    for number, record in enumerate(records):
+        record["seq"] = number
+    texts = [json.dumps(record) for record in records]
+    pack["log"]["records"], head = texts, chained(texts)[-1]
+    if pack["log"]["result"] is not None:
+        closed = [record["about"] for record in records if "outcome" in record.get("about", {})]
+        pairs = [(one["request"], one["outcome"]) for one in closed]
+        result = json.loads(pack["log"]["result"])
+        result |= {"records": len(texts), "log_head": head}
+        result["decisions"] = [
+            one for one in result["decisions"] if (one["request"], one["outcome"]) in pairs
+        ]
+        pack["log"]["result"] = json.dumps(result)
+        end = chained([*texts, pack["log"]["result"]])[-1]
+        for item in pack["messages"]["items"]:
+            if item["name"] == "archive_log":
+                item["text"] = canonical({"log": head, "result": True, "end": end})
+    return forged(pack)
 
 
 # -- changes --------------------

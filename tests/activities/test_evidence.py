@@ -14,7 +14,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import rfc8785
@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from activities.contracts import ArchiveRequest
+from activities.contracts import ArchiveRequest, ToolSpec
 from activities.evidence import verify_evidence
 from activities.evidence.events import attested, public_text
 from activities.evidence.verify_evidence import Finding, Json, canonical, chained, check, unknown
@@ -45,8 +45,23 @@ from tests.activities.evidencekit import (
 )
 from workflows.api import WORKFLOW_TYPE, AgentSpec, AgentTask
 from workflows.engine.calls.records import NOT_MADE
+from workflows.gate.approvals import ApprovalPolicy
+from workflows.gate.decisions import IMMEDIATE, PASSED_DOWN
+from workflows.gate.requests import COMMENT_CHARS, OUTCOMES, EventName
 from workflows.kernel.log import FORKED, NO_CALLS, STARTED
-from workflows.people import Command, Decision, StandingApproval
+from workflows.people import (
+    DEFAULT_EFFECT_MODES,
+    ApprovalMode,
+    ApprovalRule,
+    Approvals,
+    AtMost,
+    Command,
+    Decision,
+    Group,
+    People,
+    RequestSettings,
+    StandingApproval,
+)
 
 PUBLIC = public_text(KEY)
 THEIRS = Ed25519PrivateKey.from_private_bytes(b"f" * 32)
@@ -248,6 +263,41 @@ def test_worker_signs_only_logs_that_their_own_run_sends() -> None:
     assert attested(KEY, sent, "", parts.run_id, events) is None
 
 
+def test_agent_says_whom_each_entry_of_its_approvals_asks() -> None:
+    """The verifier does not judge arguments: the entry that the engine takes is among those that it knows."""
+    board = RequestSettings(group="board", quorum=2)
+    rules = (
+        ApprovalRule(tools=("pay*",), arguments={"usd": {"minimum": 100}}, request=board),
+        ApprovalRule(tools=("look",), ask="never"),
+        ApprovalRule(tools=("write",), ask="never", at_most=AtMost(calls=1)),
+        ApprovalRule(cost_above=1, request=board),
+        ApprovalRule(tools=("pay_once",), ask="first_time"),
+    )
+    approvals = Approvals(rules=rules, tools={"list": "always", "read": "never"}, effects={"keyed": "always"})
+    groups = {"board": Group(members=("ann", "bob")), "desk": Group(members=("eve",))}
+    people = People(groups=groups, kinds={"approval": RequestSettings(group="desk")})
+    given = {"approvals": approvals.model_dump(mode="json"), "people": people.model_dump(mode="json")}
+    known = {
+        "pay": ["rules.0", "rules.3", "effects.unsafe", "effects.keyed"], "look": [],
+        "write": ["rules.2"], "pay_once": ["rules.0", "rules.3", "rules.4"],
+        "list": ["rules.3", "tools.list"], "read": ["rules.3"],
+    }  # fmt: skip
+    specs = {name: ToolSpec(name=name, description="", parameters={}) for name in known}
+    policy = ApprovalPolicy(approvals, people, specs)
+    asked = set()
+    for tool, entries in known.items():
+        ways = verify_evidence._ways(given, {"kind": "approval", "tool": tool})
+        assert [*ways] == entries
+        of_outcome = verify_evidence._ways(given, {"kind": "outcome", "tool": tool})
+        assert of_outcome == {"": RequestSettings().model_dump(mode="json"), **ways}
+        for usd, spent_usd in ((5, 0), (500, 0), (5, 2)):
+            needed = policy.required_approval(tool, {"usd": usd}, spent_usd=spent_usd)
+            if needed is not None:
+                assert ways[needed.rule] == needed.settings.model_dump(mode="json")
+                asked.add((tool, needed.rule))
+    assert len(asked) == 9
+
+
 # -- the file for machines without Ratchet --------------------
 
 
@@ -266,6 +316,13 @@ def test_verifier_knows_the_words_of_this_release(tmp_path: Path) -> None:
     assert defaults(Command) == verify_evidence.UNSAID["command"]
     assert defaults(StandingApproval) == {"arguments": {}, "same": False}
     assert set(AgentTask.model_fields) - set(AgentSpec.model_fields) == verify_evidence.NOT_OF_THE_AGENT
+    assert OUTCOMES == verify_evidence.OUTCOMES
+    assert {*IMMEDIATE} == verify_evidence.IMMEDIATE
+    assert COMMENT_CHARS == verify_evidence.COMMENT_CHARS
+    assert {*PASSED_DOWN} == verify_evidence.PASSED_DOWN
+    assert {*get_args(EventName)} - {"Warned"} == verify_evidence.OF_REQUESTS
+    assert DEFAULT_EFFECT_MODES == verify_evidence.USUAL_MODES
+    assert {*get_args(ApprovalMode)} - {"never", "rules", "reject"} == verify_evidence.ASKING
     assert verify_evidence.NOT_MADE - {"depth_limit", "inner_machine"} == NOT_MADE
     assert verify_evidence.NO_ACTIVITY - {"more"} == NO_CALLS - {"ask_model"}
     assert (verify_evidence.WORKFLOW, FORKED, STARTED) == (WORKFLOW_TYPE, "Forked", "Started")

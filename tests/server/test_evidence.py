@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from activities.evidence.events import public_text
-from activities.evidence.verify_evidence import Finding, Json, check
+from activities.evidence.verify_evidence import (
+    Finding,
+    Json,
+    _call_digest,
+    _other_arguments,
+    check,
+    digest_of,
+)
 from activities.keyfiles import private_key
 from activities.settings import Settings
 from client.errors import RatchetError, UnknownRun
@@ -25,7 +32,7 @@ from client.history.fork import ForkChanges
 from client.keys import new_key, signer
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
-from tests.activities.evidencekit import CHANGES, forged
+from tests.activities.evidencekit import CHANGES, forged, retold
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import (
     UNATTENDED,
@@ -44,8 +51,11 @@ from tests.server.trials import (
 )
 from worker import build_worker
 from workflows.api import TASK_QUEUE
-from workflows.people import Approvals, Group, People, RequestSettings
+from workflows.people import Approvals, Group, People, RequestSettings, StandingApproval
+from workflows.status import RunResult
 
+DRIFTING = Path(__file__).parents[1] / "drifting.py"
+"""A machine that asks a question."""
 CAREFUL: dict[str, Any] = {"people": People(), "approvals": Approvals(effects={"unsafe": "always"})}
 
 
@@ -63,8 +73,8 @@ def own(tmp_path_factory: pytest.TempPathFactory, keys: dict[str, Path]) -> Sett
     """Settings of a worker that signs what it archives."""
     home = tmp_path_factory.mktemp("home")
     return Settings(
-        data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),), signing_key=keys["worker"],
-        shutdown_seconds=1,
+        data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS), str(DRIFTING)),
+        signing_key=keys["worker"], shutdown_seconds=1,
     )  # fmt: skip
 
 
@@ -301,3 +311,396 @@ async def test_signed_file_of_another_key_is_refused(agents: AgentClient, keys: 
     pack = await evidence_of(agents, (await ended(agents, task("done"))).id)
     theirs = with_signature(pack, private_key(keys["bob"]))
     assert [one.what for one in wrong(theirs, public(keys, "worker"))] == ["signature"]
+
+
+# -- what people signed, told otherwise --------------------
+
+EVIL = {"line": "EVIL", "seconds": 0.5, "file": "marks.txt", "until": "", "text": "done"}
+Records = list[Json]
+
+
+def of_event(records: Records, event: str, number: int = 0) -> Json:
+    return [one for one in records if one["event"] == event][number]
+
+
+def called_otherwise(pack: Json, records: Records, *numbers: int) -> None:
+    """The call that these records are about was of other arguments, and was made with them."""
+    for number in numbers:
+        about = records[number]["about"]
+        where = [pack["run"]["workflow_id"], pack["run"]["run_id"], about["activity_id"], about["kind"]]
+        about |= {"arguments": EVIL, "digest": digest_of([*where, about["tool"], EVIL])}
+        for event in pack["history"][0]["events"]:
+            if event.get("key", "").startswith(f"{about['activity_id']}@"):
+                event["key"] = f"{about['activity_id']}@{_call_digest(about, EVIL)}"
+
+
+def edited_otherwise(pack: Json, records: Records) -> str:
+    """They signed an edit to `less`."""
+    called_otherwise(pack, records, 12, 13)
+    return 'the log has line "EVIL", and what was signed is "less"'
+
+
+def approved_otherwise(pack: Json, records: Records) -> str:
+    """They signed the digest of another call."""
+    called_otherwise(pack, records, 3)
+    return "its asked is .*, and the request has"
+
+
+def one_of_two(pack: Json, records: Records) -> str:
+    """Bob has not signed, and the quorum is 2."""
+    records[6]["event"], records[6]["about"]["outcome"] = "Decided", "approved"
+    del records[7]
+    return "r1 is approved by ada: expected 2 who decide the same, found 1"
+
+
+def one_for_two(pack: Json, records: Records) -> str:
+    """Ada's vote stands there twice."""
+    records[7] = {**records[6], "event": "Decided", "about": {**records[6]["about"], "outcome": "approved"}}
+    return "expected 2 who decide the same, found 1"
+
+
+def never_signed(pack: Json, records: Records) -> str:
+    """Nobody has signed, in a group with keys."""
+    for number in (6, 7, 12, 13):
+        about = records[number]["about"]
+        about["verified"], records[number]["by"] = False, f"{about['by']} (claimed)"
+    items = pack["messages"]["items"]
+    pack["messages"]["items"] = [one for one in items if one["name"] != "decide"]
+    return "without a signature that was checked; the group both has keys"
+
+
+def other_outcome(pack: Json, records: Records) -> str:
+    """The decision and what came of it do not belong together."""
+    records[7]["about"]["outcome"], records[13]["about"]["outcome"] = "edited", "approved"
+    return 'its outcome is "edited", and after approve it should be "approved"'
+
+
+def other_group(pack: Json, records: Records) -> str:
+    """One person of another group would do."""
+    about = records[3]["about"]
+    del about["quorum"]
+    about["group"] = "either"
+    records[6]["event"], records[6]["about"]["outcome"] = "Decided", "approved"
+    del records[7]
+    return 'its group is "either", and the agent has "both"'
+
+
+def other_entry(pack: Json, records: Records) -> str:
+    """An entry of the approvals that the agent does not have."""
+    records[3]["about"]["rule"] = "rules.0"
+    return "r1 names the entry rules.0 of the approvals; what the agent has for mark_once is: effects.unsafe"
+
+
+def by_deadline(pack: Json, records: Records) -> str:
+    """Nobody had to decide: the agent has no deadline, and rejects."""
+    asked = records[3]
+    asked["about"] |= {"at_deadline": "approve", "deadline": asked["at"] + 0.01}
+    about = {**asked["about"], "outcome": "expired"}
+    records[6:8] = [{**asked, "event": "Expired", "by": "deadline", "about": about, "at": asked["at"] + 1}]
+    return 'its at_deadline is "approve", and the agent has "reject"'
+
+
+def never_asked(pack: Json, records: Records) -> str:
+    """The decisions are there, and the request is not."""
+    del records[3]
+    return "Voted of r1, and the records before it have no open request r1"
+
+
+def passed_to_others(pack: Json, records: Records) -> str:
+    """The agent passes this on to nobody."""
+    about = {**records[3]["about"], "group": "either", "quorum": 1}
+    records.insert(4, {**records[3], "event": "Escalated", "about": about})
+    return "r1 is passed on, and the agent names no group"
+
+
+def another_command(pack: Json, records: Records) -> str:
+    """Ada signed `pause`."""
+    records[4]["event"] = "Steered"
+    records[4]["about"] |= {"command": "steer", "text": "Pay eve."}
+    return 'the log has command "steer", and what was signed is "pause"'
+
+
+def another_event(pack: Json, records: Records) -> str:
+    """The same, and the record still names the pause."""
+    note = {"role": "user", "content": "Pay eve."}
+    records[4] |= {"event": "Steered", "reason": "Pay eve.", "notes": [note]}
+    return "no run writes Steered for ada's signed command pause"
+
+
+def command_of_nobody(pack: Json, records: Records) -> str:
+    """Nobody has signed it, in a group with keys."""
+    records[4]["by"] = "ada (claimed)"
+    return "Paused by ada \\(claimed\\), without a signature that was checked; the group either has keys"
+
+
+def command_twice(pack: Json, records: Records) -> str:
+    """Ada has paused the run once."""
+    records.insert(9, records[4])
+    return "ada's command .* was obeyed before"
+
+
+def with_fork(pack: Json, records: Records) -> str:
+    """All before is said to be of another run, so that nobody looks at it here."""
+    other_outcome(pack, records)
+    about = {"workflow_id": "source", "run_id": "of-source", "step": 3}
+    records.insert(17, {**records[16], "event": "Forked", "by": "person", "about": about, "back_to": 16})
+    return "it says that the run was forked from run source .*; the result names none"
+
+
+def with_fork_and_origin(pack: Json, records: Records) -> str:
+    """The result says so, too; the calls in the history do not."""
+    with_fork(pack, records)
+    result = json.loads(pack["log"]["result"])
+    pack["log"]["result"] = json.dumps({**result, "origin": records[17]["about"]})
+    return "was made, and the log does not have it"
+
+
+@pytest.mark.parametrize("change", [
+    edited_otherwise, approved_otherwise, one_of_two, one_for_two, never_signed, other_outcome, other_group,
+    other_entry, by_deadline, never_asked, passed_to_others, another_command, another_event,
+    command_of_nobody, command_twice, with_fork, with_fork_and_origin,
+], ids=lambda change: change.__name__)  # fmt: skip
+def test_what_people_signed_cannot_be_told_otherwise(change: Any, signed_run: Json) -> None:
+    assert wrong(retold(signed_run, lambda pack, records: None)) == []
+    expected = ""
+
+    def changed(pack: Json, records: Records) -> None:
+        nonlocal expected
+        expected = change(pack, records)
+
+    found = wrong(retold(signed_run, changed))
+    assert any(re.search(expected, one.text) for one in found), found
+
+
+@pytest.fixture(scope="module")
+async def ordered_run(agents: AgentClient, keys: dict[str, Path]) -> Json:
+    """The evidence of a run with other signatures: after an escalation, for later calls too, about a limit,
+    and each command but a pause."""
+    groups = {name: Group(keys={who: public(keys, who)}) for name, who in (("desk", "ada"), ("boss", "bob"))}
+    later = RequestSettings(
+        group="desk", deadline_seconds=4, at_deadline="escalate", escalate_to=("boss", "desk")
+    )
+    people = People(
+        groups=groups,
+        requests=RequestSettings(group="desk"),
+        kinds={"approval": later},
+        commands="desk",
+        on_limit="ask",
+    )
+    lines = ("paid 1", "paid 2", "other")
+    replies = [calls(("book", {"line": line, "found": "happened"})) for line in lines]
+    given = task(*replies, tools=("book",), limits={"model_calls": 2}, **{**CAREFUL, "people": people})
+    run = await begin(agents.temporal, given)
+    ada, bob = (signer(name, keys[name]) for name in ("ada", "bob"))
+    await open_request(run)
+    await agents.command(run.id, "steer", "be brief", by=ada)
+    await agents.command(run.id, "limits", limits={"tool_calls": 9}, by=ada)
+    with pytest.raises(RatchetError, match="not paused"):
+        await agents.command(run.id, "resume", "go on", by=ada)
+
+    async def of_boss() -> Any:
+        found = await open_request(run)
+        return found if found.group == "boss" else None
+
+    standing = StandingApproval(arguments={"line": {"pattern": "^paid"}})
+    await agents.decide(run.id, await eventually(of_boss), "approve", by=bob, standing_approval=standing)
+    limit = await open_request(run, "limit")
+    await agents.decide(run.id, limit, "topup", by=ada, amounts={"model_calls": 3})
+    await open_request(run, "approval")
+    await agents.command(run.id, "rollback", step=1, by=ada, compensate=True)
+    await agents.command(run.id, "abort", "enough", by=ada)
+    await run.result()
+    return await evidence_of(agents, run.id, key=private_key(keys["worker"]))
+
+
+def test_signatures_of_every_kind_are_right(ordered_run: Json, keys: dict[str, Path]) -> None:
+    events = [json.loads(text)["event"] for text in ordered_run["log"]["records"]]
+    for event in ("Escalated", "ApprovedBefore", "RefusedCommand", "Compensated", "RolledBack", "Closed"):
+        assert event in events
+    found = check(json.loads(json.dumps(ordered_run)), [public(keys, "worker")])
+    assert [one for one in found if one.verdict == "wrong"] == []
+    told = {one.what: (one.verdict, one.text[0]) for one in found}
+    assert (told["decisions"], told["commands"]) == (("ok", "2"), ("ok", "7")), "two of them have undone"
+
+
+def more_money(records: Records) -> str:
+    of_event(records, "Decided", 1)["about"]["amounts"] = {"model_calls": 300.0}
+    return r'amounts {"model_calls":300}, and what was signed is {"model_calls":3}'
+
+
+def for_all_calls(records: Records) -> str:
+    of_event(records, "Decided")["about"]["standing_approval"] = {}
+    return "the log has standing_approval"
+
+
+def not_passed_on(records: Records) -> str:
+    records.remove(of_event(records, "Escalated"))
+    return "its asked is"
+
+
+def passed_to_another(records: Records) -> str:
+    of_event(records, "Escalated")["about"]["group"] = "desk"
+    return 'its group is "desk", and the agent has "boss"'
+
+
+def other_words_to_people(records: Records) -> str:
+    of_event(records, "Decided")["about"]["text"] = "pay all of it"
+    return 'the log has text "pay all of it", and what was signed is ""'
+
+
+def other_message(records: Records) -> str:
+    of_event(records, "Steered")["about"]["text"] = "Pay eve."
+    return 'the log has text "Pay eve.", and what was signed is "be brief"'
+
+
+def other_note(records: Records) -> str:
+    of_event(records, "Steered")["notes"][0]["content"] = "Pay eve."
+    return r'the log has message \["Pay eve."\], and what was signed is \["be brief"\]'
+
+
+def other_limits(records: Records) -> str:
+    of_event(records, "LimitsSet")["about"]["limits"] = {"tool_calls": None}
+    return r'limits {"tool_calls":null}, and what was signed is {"tool_calls":9}'
+
+
+def other_step(records: Records) -> str:
+    of_event(records, "RolledBack")["about"]["step"] = 2
+    return "the log has step 2, and what was signed is 1"
+
+
+def other_refusal(records: Records) -> str:
+    of_event(records, "RefusedCommand")["about"]["text"] = "go mad"
+    return 'the log has text "go mad"'
+
+
+def ended_by_another(records: Records) -> str:
+    of_event(records, "Closed")["by"] = "bob (verified)"
+    return "bob's signed command abort is not among what was sent"
+
+
+def undone_by_another(records: Records) -> str:
+    of_event(records, "Compensated")["by"] = "bob (verified)"
+    return "bob's signed command rollback is not among what was sent"
+
+
+def ended_by_nobody(records: Records) -> str:
+    of_event(records, "Closed")["by"] = "ada (claimed)"
+    return "Closed by ada .claimed., without a signature that was checked"
+
+
+def other_last_words(records: Records) -> str:
+    of_event(records, "Closed")["reason"] = "aborted: ada (verified) ended the run: bob lies"
+    return "the log has reason"
+
+
+@pytest.mark.parametrize("change", [
+    more_money, for_all_calls, not_passed_on, passed_to_another, other_words_to_people, other_message,
+    other_note, other_limits, other_step, other_refusal, ended_by_another, ended_by_nobody,
+    undone_by_another, other_last_words,
+], ids=lambda change: change.__name__)  # fmt: skip
+def test_no_field_of_what_was_signed_can_be_another(change: Any, ordered_run: Json) -> None:
+    expected = ""
+
+    def changed(pack: Json, records: Records) -> None:
+        nonlocal expected
+        expected = change(records)
+
+    found = wrong(retold(ordered_run, changed))
+    assert any(re.search(expected, one.text) for one in found), found
+
+
+async def test_answer_is_to_the_words_of_the_question(agents: AgentClient, keys: dict[str, Path]) -> None:
+    group = Group(keys={"ada": public(keys, "ada")})
+    people = People(groups={"desk": group}, requests=RequestSettings(group="desk"))
+    given = task("well", goal="ask", machine="drifting", people=people)
+    run = await begin(agents.temporal, given)
+    asked = await open_request(run, "question")
+    await agents.decide(run.id, asked, "approve", by=signer("ada", keys["ada"]))
+    await run.result()
+    pack = await evidence_of(agents, run.id)
+    assert (wrong(pack), verdicts(pack)["decisions"]) == ([], "ok")
+
+    def other_question(_: Json, records: Records) -> None:
+        of_event(records, "Requested")["reason"] = "Pay eve?"
+
+    assert "not that of its words and options" in "".join(
+        one.text for one in wrong(retold(pack, other_question))
+    )
+
+
+def test_arguments_that_nobody_can_compare_are_named(signed_run: Json) -> None:
+    """Defaults that fitting added, the spelling of a path, and arguments that the log has no room for."""
+
+    def told(change: Any) -> list[str]:
+        found = check(retold(signed_run, lambda pack, records: change(pack, records[13]["about"])))
+        assert [one.what for one in found if one.verdict == "wrong"] in ([], ["record 13"])
+        return [f"{one.verdict}: {one.text}" for one in found if one.what == "record 13"]
+
+    named = "unknown: bob's signed decision on r2: file, until, text are not in what was signed"
+    assert [one.startswith(named) for one in told(lambda pack, about: None)] == [True]
+    (text,) = told(lambda pack, about: about.pop("arguments"))
+    assert text.startswith("unknown: bob's signed decision on r2: the arguments are too long for the log")
+    values = {"line": "a/./b", "number": "5", "inside": {"list": "[1]"}, "same": 1}
+    fitted = {"line": "a/b", "number": 5, "inside": {"list": [1], "more": 2}, "same": 1.0}
+    about = {"arguments": fitted}
+    assert [*_other_arguments(about, values)] == [
+        ("unknown", "inside.more are not in what was signed: the tool's defaults, if its schema has these"),
+        ("unknown", "line: spelled otherwise than signed; the same if it is a path"),
+    ]
+    for name, value in {"line": "b", "number": 6, "same": True, "inside": {"list": [2]}}.items():
+        others = [*_other_arguments({"arguments": {**fitted, name: value}}, values)]
+        assert "wrong" in [verdict for verdict, _ in others], name
+    assert ("wrong", "the log has same none, and what was signed is 1") in [
+        *_other_arguments({"arguments": {"line": "a/b", "number": 5, "inside": {"list": [1]}}}, values)
+    ]
+
+
+def test_without_history_or_result_a_missing_signature_is_unknown(signed_run: Json) -> None:
+    """Nothing is wrong then; each line says what the file does not have."""
+
+    def without(pack: Json, records: Records) -> None:
+        pack["messages"]["items"], pack["history"] = [], []
+
+    found = check(retold(signed_run, without))
+    lacking = [one.what for one in found if one.text.endswith("; this file does not have the whole history")]
+    assert lacking == [f"record {number}" for number in (6, 7, 12, 13, 4, 5)]
+    assert "wrong" not in {one.verdict for one in found}
+    assert not {"decisions", "commands"} & {one.what for one in found if one.verdict == "ok"}
+    found = check(retold(signed_run, lambda pack, records: pack["log"].update(result=None)))
+    assert not {"decisions", "commands"} & {one.what for one in found if one.verdict == "ok"}
+
+    def never_signed_there(pack: Json, records: Records) -> None:
+        without(pack, records)
+        never_signed(pack, records)
+
+    assert len(wrong(retold(signed_run, never_signed_there))) == 4, "the result says who has keys"
+
+
+async def test_signatures_hold_across_a_reset(
+    signed_run: Json, agents: AgentClient, keys: dict[str, Path]
+) -> None:
+    """What people had sent counts again, wherever the run begins again."""
+    run = agents.temporal.get_workflow_handle(signed_run["run"]["workflow_id"], result_type=RunResult)
+    for point in (-3, 1):
+        last = await reset(run, agents.temporal, (await boundaries(run))[point])
+        assert (await last.result()).was_reset
+        pack = await evidence_of(agents, run.id, key=private_key(keys["worker"]))
+        told = {one.what: (one.verdict, one.text[0]) for one in check(pack, [public(keys, "worker")])}
+        assert (wrong(pack), told["decisions"], told["commands"]) == ([], ("ok", "4"), ("ok", "2")), point
+
+
+async def test_run_that_a_signed_decision_ends_is_right(agents: AgentClient, keys: dict[str, Path]) -> None:
+    desk = {"desk": Group(keys={"ada": public(keys, "ada")})}
+    people = People(groups=desk, requests=RequestSettings(group="desk"), commands="desk")
+    given = task(calls(("mark_once", {"line": "x"})), tools=("mark_once",), **{**CAREFUL, "people": people})
+    run = await begin(agents.temporal, given)
+    await agents.decide(run.id, await open_request(run), "abort", "no", by=signer("ada", keys["ada"]))
+    await run.result()
+    pack = await evidence_of(agents, run.id)
+    assert (wrong(pack), verdicts(pack)["decisions"]) == ([], "ok")
+
+    def without(_: Json, records: Records) -> None:
+        records.remove(of_event(records, "Decided"))
+
+    found = wrong(retold(pack, without))
+    assert [one.text for one in found if "signed command abort is not among" in one.text]
