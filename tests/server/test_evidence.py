@@ -292,6 +292,17 @@ async def is_asking(run: Run) -> bool:
     return bool((await run.describe()).raw_description.pending_activities)
 
 
+async def test_run_that_ended_before_it_began_has_one_record(agents: AgentClient, own: Settings) -> None:
+    given = task("done", machine="react")
+    run = await begin(agents.temporal, given, task_queue="cancelled early")
+    await run.cancel()
+    async with build_worker(agents.temporal, own, "cancelled early"):
+        await run.result()
+    pack = await evidence_of(agents, run.id)
+    assert [json.loads(text)["event"] for text in pack["log"]["records"]] == ["Closed"]
+    assert (wrong(pack), verdicts(pack)["result"]) == ([], "ok")
+
+
 async def test_unknown_run_has_no_evidence(agents: AgentClient) -> None:
     with pytest.raises(UnknownRun):
         await evidence_of(agents, "no-such-run")
