@@ -140,6 +140,8 @@ class RunReader:
         place = line.id, line.run_id
         if place not in self._ends:
             with suppress(RatchetError):  # a list is no place to complain of the archive
+                if line.log_head and not await self.archive.has_end(line.id, line.log_head):
+                    return None  # what it has is the end before a reset
                 if (ok := await self.archive.ended_well(line.id)) is not None:
                     self._ends[place] = ok
                     while len(self._ends) > MOST_ENDS:

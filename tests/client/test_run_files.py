@@ -10,17 +10,21 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Never
 
 import pytest
 
+from activities.contracts import ArchiveRequest
 from activities.contracts.chain import link_text
 from activities.settings import Settings
-from activities.store.archive import end_of
+from activities.store.archive import Archive, end_of
 from client.errors import NoWorker, UnknownRun, UsageError
 from client.runs.archived import ArchivedRuns, archive_opener
 from client.runs.files import RunFiles
+from client.runs.listing import RunLine
 from client.runs.reader import RunReader
 from client.runs.steps import checkpoint_lines
 from client.sdk.agent import AgentClient
@@ -28,7 +32,7 @@ from client.server.embedded import EmbeddedServer, running_server
 from tests.client.asking import asking, talk
 from tests.server.conftest import TOOLS
 from tests.server.trials import eventually
-from workflows.kernel.log import STARTED
+from workflows.kernel.log import STARTED, Record, chain
 
 DONE, WAITS, ENDED, AGAIN = "done", "waits", "ended", "again"
 
@@ -269,3 +273,32 @@ def test_archive_is_found_without_settings(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("RATCHET_STOER", "postgresql://somewhere/else")
     with pytest.raises(UsageError, match="did you mean RATCHET_STORE"):
         archive_opener(tmp_path)
+
+
+async def test_end_before_a_reset_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "archive.db")
+    first = archive.add(_ended("before", ok=False))
+    runs = RunReader(ArchivedRuns(lambda: archive), "here", connect=nobody)
+    # the memo has the head of a log that could not be archived when its run ended
+    head = Archive(tmp_path / "other.db").add(_ended("after", ok=True)).head
+    line = RunLine(
+        id="w",
+        run_id="reset",
+        progress="completed",
+        task_queue="q",
+        started=datetime.now(UTC),
+        log_head=head,
+    )
+    archived = replace(line, run_id="first", log_head=first.head)
+    seen = [one.ok for one in await runs.with_ends([archived, line])]
+    archive.add(_ended("after", ok=True))
+    seen += [one.ok for one in await runs.with_ends([line])]
+    assert seen == [False, None, True]
+
+
+def _ended(event: str, *, ok: bool) -> ArchiveRequest:
+    """The whole log of a run, with its end."""
+    record = Record(seq=0, machine="m", state="s", event=event, at=1.0)
+    log = (record.model_dump(mode="json"),)
+    result = {"ok": ok, "log_head": chain([record])}
+    return ArchiveRequest(workflow_id="w", run_id="r", after="", records=log, result=result)
