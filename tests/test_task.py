@@ -234,6 +234,10 @@ def test_options_that_name_no_hook_of_a_user_run_shipped_code_alone(tmp_path: Pa
     [
         ({"MACHINE": "clerk"}, "is not a Machine"),
         ({"MACHINE": replace(clerk.MACHINE)}, "a machine clerk of version 1 is in .*clerk.py, too"),
+        (
+            {"MACHINE": replace(clerk.MACHINE, name="tools", version="99")},
+            "a machine tools .version 99.* rename",
+        ),
         ({"RULES": {"r": 5}}, "rule 'r' is not callable"),
         ({"POLICIES": {"max_tokens": lambda spec: None}}, "policy max_tokens already"),
     ],
@@ -243,3 +247,17 @@ def test_module_that_cannot_be_used_is_refused(values: dict[str, Any], problem: 
     with pytest.raises((TypeError, ValueError), match=problem):
         registry.add_module(module("users2", **values))
     assert registry.machines() == before
+
+
+def test_machine_that_is_imported_stays_that_of_its_module() -> None:
+    tools = registry.machine("tools")
+    registry.add_module(module("users3", MACHINE=tools))
+    assert [one.__name__ for one in registry.modules_of(tools, {})] == ["workflows.machines.tools"]
+
+
+def test_machine_with_a_shipped_name_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    imported = "from dataclasses import replace\nfrom workflows.machines.tools import MACHINE as SHIPPED\n"
+    file.write_text(f'{imported}MACHINE = replace(SHIPPED, version="99")\n')
+    with pytest.raises(ValueError, match=r"mine\.py: line 3: a machine tools \(version 99\)"):
+        registry.add_module(*load_modules([str(file)]))

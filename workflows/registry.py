@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import linecache
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,8 @@ class _Registered:
 
 
 _machines: dict[tuple[str, str], _Registered] = {}
+_shipped_names: set[str] = set()
+"""No user's machine has one of these: agents mean the shipped machine, and take the newest version."""
 _loaded: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 _extending: dict[str, None] = {}
 """Names of the users' modules with extensions, in the order of loading."""
@@ -78,12 +81,26 @@ def _machines_of(module: ModuleType, place: str) -> list[_Registered]:
         if not isinstance(one, Machine):
             raise TypeError(f"{place}: {one!r} is not a Machine")
         known = _machines.get((one.name, one.version))
-        if known and known.machine is not one:
+        if known and known.machine is one:
+            continue
+        if one.name in _shipped_names:
+            raise ValueError(
+                f"{place}:{_line_of(module)} a machine {one.name} (version {one.version}), and a machine of "
+                "that name comes with Ratchet: agents that mean that one would run this one; rename this one"
+            )
+        if known:
             file = getattr(sys.modules[known.module], "__file__", None) or known.module
             raise ValueError(
                 f"{place}: a machine {one.name} of version {one.version} is in {file}, too; rename one"
             )
-    return [_Registered(one, module.__name__) for one in found]
+    return [_Registered(one, module.__name__) for one in found if (one.name, one.version) not in _machines]
+
+
+def _line_of(module: ModuleType) -> str:
+    """The line where the module's machines are declared, for a message; empty: it is not in a file."""
+    lines = linecache.getlines(getattr(module, "__file__", None) or "")
+    numbers = [number for number, line in enumerate(lines, 1) if line.startswith("MACHINE")]
+    return f" line {numbers[-1]}:" if numbers else ""
 
 
 def _add(found: list[_Registered]) -> None:
@@ -95,6 +112,7 @@ def _load_shipped() -> frozenset[tuple[str, str]]:
         module = importlib.import_module(f"{shipped_machines.__name__}.{info.name}")
         _add(_machines_of(module, module.__name__))
         _reserved["rules"].update(getattr(module, "RULE_TYPES", {}))
+    _shipped_names.update(name for name, _ in _machines)
     return frozenset(_machines)
 
 
@@ -105,7 +123,8 @@ def add_module(module: ModuleType) -> None:
     """Register a user's machines (`MACHINE` or `MACHINES`), and `RULES`, `POLICIES`, `HOOKS` by name.
 
     An extension is known by its name and by `<module>.<name>`; a file's name counts as its module's. Raises
-    TypeError or ValueError for what cannot be used or has the name of another; nothing is kept then.
+    TypeError or ValueError for what cannot be used or has the name of another, a machine also that of a
+    shipped one; nothing is kept then. A machine that it imports stays that of its own module.
     """
     place = getattr(module, "__file__", None) or module.__name__
     found, named = _machines_of(module, place), {kind: _extensions_of(module, kind) for kind in KINDS}
