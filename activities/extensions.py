@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import linecache
 import re
 import sys
 import traceback
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, ClassVar
 
-__all__ = ["ExtensionError", "declared", "load_extensions", "load_modules"]
+__all__ = ["ExtensionError", "declared", "line_of", "load_extensions", "load_modules"]
 
 ENTRY_POINT_GROUP = "ratchet.modules"
 USER_PACKAGE = "ratchet_user"
@@ -69,6 +70,14 @@ def declared(modules: Iterable[ModuleType], constant: str) -> Iterator[tuple[Any
             raise ExtensionError(f"{file}: {constant}S must be a tuple, not {several!r}")
         for one in several:
             yield one, file
+
+
+def line_of(file: str, constant: str) -> str:
+    """Where a file declares a constant or its plural, for a message: ` line 3:`; empty: that is not known."""
+    linecache.checkcache(file)
+    lines = linecache.getlines(file)
+    numbers = [number for number, line in enumerate(lines, 1) if line.startswith(constant)]
+    return f" line {numbers[-1]}:" if numbers else ""
 
 
 @cache

@@ -98,7 +98,9 @@ def _machines_of(module: ModuleType, place: str) -> list[_Registered]:
 
 def _line_of(module: ModuleType) -> str:
     """The line where the module's machines are declared, for a message; empty: it is not in a file."""
-    lines = linecache.getlines(getattr(module, "__file__", None) or "")
+    file = getattr(module, "__file__", None) or ""
+    linecache.checkcache(file)
+    lines = linecache.getlines(file)
     numbers = [number for number, line in enumerate(lines, 1) if line.startswith("MACHINE")]
     return f" line {numbers[-1]}:" if numbers else ""
 

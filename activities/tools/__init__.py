@@ -2,8 +2,7 @@
 
 A tool is one file: a pydantic model of its arguments whose docstring the model reads, a function,
 a declared effect, and the constant `TOOL`. It may also find out whether a call took effect, and
-undo a call. Users' modules (constant `TOOL` or `TOOLS`) add to the shipped tools of this folder and
-may replace them.
+undo a call. Users' modules (constant `TOOL` or `TOOLS`) add to the shipped tools of this folder.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel
 
 from activities.contracts import JsonObject, Label, Sink, ToolEffect, ToolSpec, TransientError, model_schema
-from activities.extensions import ExtensionError, declared, load_extensions
+from activities.extensions import ExtensionError, declared, line_of, load_extensions
 from activities.settings import Settings
 
 __all__ = [
@@ -390,8 +389,8 @@ def _parts(hint: Any) -> list[Any]:
 def load_tools(settings: Settings) -> dict[str, Tool[Any]]:
     """The shipped tools, and those of the worker's modules and of installed packages, sorted by name.
 
-    A user's tool replaces the shipped one of its name. Raises `ExtensionError` for a module that cannot be
-    loaded and for two users' tools of one name.
+    Raises `ExtensionError` for a module that cannot be loaded, for a user's tool with the name of a shipped
+    one, which agents of others mean, and for two users' tools of one name.
     """
     shipped = {module.name for module in iter_modules(__path__)}.difference(NOT_TOOLS)
     tools = {name: importlib.import_module(f"{__name__}.{name}").TOOL for name in shipped}
@@ -401,6 +400,11 @@ def load_tools(settings: Settings) -> dict[str, Tool[Any]]:
             raise ExtensionError(
                 f"{file}: TOOL must be a Tool, and TOOLS a tuple of them, not {tool!r}; "
                 "write TOOL = Tool(name=..., params=..., run=...)"
+            )
+        if tool.name in shipped and tool is not tools[tool.name]:
+            raise ExtensionError(
+                f"{file}:{line_of(file, 'TOOL')} a tool {tool.name}, and a tool of that name comes with "
+                "Ratchet: agents that mean that one would call this one; rename this one"
             )
         if tool.name in files:
             raise ExtensionError(f"{file}: a tool {tool.name} is in {files[tool.name]}, too; rename one")

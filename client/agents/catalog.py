@@ -36,7 +36,7 @@ from activities.trust import trusted
 from client.agents.files import SCRIPTED, shipped_agents
 from client.agents.yaml import KeyPath, Problem, YamlFile, nearest, problems
 from client.errors import UsageError
-from client.server.workerconfig import register_modules
+from client.server.workerconfig import recalled, register_modules, settings_from_environment
 
 if TYPE_CHECKING:
     from activities.contracts import JsonObject, ModelSpec, ScriptedReply, ToolSpec
@@ -64,16 +64,22 @@ class Catalog:
     settings: Settings
     modules: tuple[ModuleType, ...]
     """Users' modules, and those of installed packages."""
+    others: tuple[str, ...] = ()
+    """Modules that several agents have named; what one of them has is for agents that name it."""
 
     @classmethod
-    def load(cls, settings: Settings) -> Catalog:
+    def load(cls, settings: Settings, others: Iterable[str] = ()) -> Catalog:
         """What a worker with these settings has. The shipped machines and tools are imported when they are
         asked for.
+
+        Args:
+            settings: of the worker.
+            others: modules that other agents may have named, besides those that are remembered.
 
         Raises:
             UsageError: a module of the settings cannot be loaded, or has what another one has.
         """
-        catalog = cls(settings, register_modules(settings.modules))
+        catalog = cls(settings, register_modules(settings.modules), tuple(others))
         if catalog.modules:
             catalog.tools  # noqa: B018  # raises where tools of the modules cannot be used
         return catalog
@@ -107,13 +113,18 @@ class Catalog:
         """MCP servers: what tools these have is known to a worker only."""
         return tuple(self.settings.mcp)
 
-    @cached_property
+    @property
     def providers(self) -> Mapping[str, Provider]:
         """Model providers by name. Raises UsageError for a module with one that cannot be used."""
-        from activities.providers import load_providers
+        return {name: provider for name, (provider, _) in self._providers.items()}
+
+    @cached_property
+    def _providers(self) -> Mapping[str, tuple[Provider, str]]:
+        """Each with the file that declares it."""
+        from activities.providers import providers_with_files
 
         try:
-            return load_providers(self.settings)
+            return providers_with_files(self.settings)
         except (ExtensionError, ValueError, TypeError) as error:
             raise UsageError(f"modules: {error}") from error
 
@@ -132,12 +143,63 @@ class Catalog:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
-    def check(self, agent: AgentFile, draft: Draft) -> None:
-        """Raise a UsageError with everything in the agent that names what is not there, or does not fit."""
-        found = [*self._machine(agent), *self._models(agent), *self._tools(agent, draft.folder)]
-        found += self.approval_problems(agent)
-        if found:
+    def check(self, agent: AgentFile, draft: Draft, *, any_module: bool = False) -> None:
+        """Raise a UsageError with everything in the agent that names what is not there, or does not fit.
+
+        Args:
+            agent: what is checked.
+            draft: where it was read.
+            any_module: what modules have that the agent does not name is there, too; for who runs nothing.
+        """
+        if found := self.problems(agent, draft, any_module=any_module):
             raise UsageError(draft.message(found))
+
+    def problems(self, agent: AgentFile, draft: Draft, *, any_module: bool = False) -> list[Problem]:
+        """What `check` refuses."""
+        found = [] if any_module else list(self.not_named(agent))
+        if all(place != ("machine",) for place, _ in found):
+            found += self._machine(agent)
+        return [
+            *found,
+            *self._models(agent),
+            *self._tools(agent, draft.folder),
+            *self.approval_problems(agent),
+        ]
+
+    def not_named(self, agent: AgentFile) -> Iterator[Problem]:
+        """What this agent would get of a file that neither it nor the environment names: another agent, or an
+        earlier command of the directory, has named that file for itself. Raises UsageError."""
+        others = {_file(name) for name in (*recalled(self.settings.data_dir).modules, *self.others)}
+        others -= {_file(name) for name in agent.modules}
+        if not others:
+            return
+        others -= {_file(name) for name in settings_from_environment().modules}
+        for place, file, what in self._files(agent):
+            if _file(file) in others:
+                more = _machines_of(agent) if place == ("machine",) else ""
+                yield place, f"{what} is of {_whose(file)}{more}"
+
+    def _files(self, agent: AgentFile) -> Iterator[tuple[KeyPath, str, str]]:
+        """Which file has what the agent names: the place in the agent, the file, and what that is."""
+        from workflows import registry
+
+        with suppress(ValueError):  # a machine that is not there is told elsewhere
+            machine = registry.machine(agent.machine, agent.machine_version)
+            own, *more = registry.modules_of(machine, agent.options)
+            yield ("machine",), _place(own), f"the machine `{agent.machine}` (version {machine.version})"
+            for module in more:
+                yield ("options",), _place(module), "a rule, policy or hook with a name that stands here"
+        for place, name, version in _inner_machines(agent.options, ("options",)):
+            with suppress(ValueError):
+                inner = registry.machine(name, version, newest=False)  # as the run looks it up
+                own, *_ = registry.modules_of(inner, {})
+                yield place, _place(own), f"the machine `{name}` (version {inner.version})"
+        for tool, file in declared(load_modules(self.settings.modules), "TOOL"):
+            if tool.name in agent.tools:
+                yield ("tools", agent.tools.index(tool.name)), file, f"the tool `{tool.name}`"
+        for role, spec in agent.models.items():
+            _, file = self._providers.get(provider_of(spec), (None, ""))
+            yield ("models", role, "provider"), file, f"the provider `{provider_of(spec)}`"
 
     def warnings(self, agent: AgentFile, more: Iterable[ToolSpec] = ()) -> tuple[str, ...]:
         """What the agent's rules do not protect, as far as its tools are known; `more` are those of MCP
@@ -216,6 +278,36 @@ class Catalog:
                 f"there is no tool `{name}`: no MCP server is called `{server}`; RATCHET_MCP names: {known}"
             )
         return f"there is no tool `{name}`; {nearest(name, names)}"
+
+
+def _file(module: str) -> str:
+    """One name for each module, however it is written."""
+    is_file = module.endswith(".py") or "/" in module
+    return str(Path(module).expanduser().resolve()) if is_file else module
+
+
+def _place(module: ModuleType) -> str:
+    return module.__file__ or module.__name__
+
+
+def _whose(file: str) -> str:
+    """Who has named a file that an agent does not name, and what to do."""
+    return (
+        f"{file}, which this agent does not name: another agent, or an earlier command in this directory, "
+        f"did. Add it to `modules`, or `ratchet modules --forget {shlex.quote(file)}` forgets it"
+    )
+
+
+def _inner_machines(value: object, where: KeyPath) -> Iterator[tuple[KeyPath, str, str | None]]:
+    """Machines that options name, at the same places as `_inner_problems` finds them."""
+    if isinstance(value, Mapping):
+        if isinstance(name := value.get("machine"), str):
+            yield (*where, "machine"), name, value.get("machine_version")
+        for key, item in value.items():
+            yield from _inner_machines(item, (*where, key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _inner_machines(item, (*where, index))
 
 
 def _machines_of(agent: AgentFile) -> str:

@@ -64,7 +64,7 @@ class MachineOptions:
             return machine
         every = tuple(tool.name for tool in catalog.tools)
         changes = {"tools": every, "approvals": Approvals(), "machine_version": machine.version}
-        catalog.check(agent.model_copy(update=changes), draft)
+        catalog.check(agent.model_copy(update=changes), draft, any_module=True)
         return catalog.machine(machine.name, machine.version, agent.options)
 
     def words(self) -> list[str]:

@@ -53,7 +53,7 @@ async def mcp(
         agents[found.name], drafts[found.name] = found, draft
     allowed = Allowed.of_agents(*agents.values())
     settings = common.worker_settings(allowed)
-    catalog = Catalog.load(settings)
+    catalog = Catalog.load(settings, allowed.modules)
     for name, found in agents.items():
         catalog.check(found, drafts[name])
         check_key(found.models, drafts[name].place)

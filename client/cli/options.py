@@ -74,19 +74,22 @@ class DirectoryOptions:
     ] = Path(".ratchet")
     debug: Annotated[bool, _where("--debug", help="Show tracebacks.")] = False
 
-    def worker_settings(self, allowed: Allowed) -> Settings:
+    def worker_settings(self, allowed: Allowed, *, alone: bool = False) -> Settings:
         """Settings of a worker that starts now, with what an agent needs. Raises UsageError.
 
-        Modules that earlier commands named and that are broken now are left out, with a message.
+        Modules that earlier commands named and that are broken now are left out, with a message; all of them
+        for a run whose worker serves it `alone`.
         """
         from client.agents.catalog import without_broken_modules
         from client.cli.output import note
         from client.server.workerconfig import load_settings, settings_from_environment
 
+        settings = load_settings(self.data_dir, allowed)
         own = settings_from_environment(self.data_dir).modules
-        settings, messages = without_broken_modules(
-            load_settings(self.data_dir, allowed), (*own, *allowed.modules)
-        )
+        named = tuple(dict.fromkeys((*own, *allowed.modules)))
+        if alone:
+            return settings.model_copy(update={"modules": named})
+        settings, messages = without_broken_modules(settings, named)
         for message in messages:
             note(message)
         return settings

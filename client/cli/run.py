@@ -192,8 +192,9 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
     agent, draft = choice.finish()
     task = agent.task(await read_text(goal, "goal"))
     allowed = Allowed.of_agents(agent) | Allowed(openai_base_url=choice.base_url)
-    settings = common.worker_settings(allowed)
-    own = starting.worker or common.remote() is None
+    is_embedded = common.remote() is None
+    own = starting.worker or is_embedded
+    settings = common.worker_settings(allowed, alone=is_embedded and not starting.detach)
     if own:
         _use_base_url(choice)
         await _check_here(agent, draft, settings, is_named=choice.agent is not None)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from client.agents.catalog import pinned, without_broken_modules
+from client.agents.catalog import Catalog, pinned, without_broken_modules
+from client.agents.yaml import dotted
 from client.errors import DuplicateRun, ServerBusy, UsageError, clear_errors
 from client.runs.attributes import start_attributes, start_memo
 from client.sdk.people import RunCommander
@@ -80,14 +81,16 @@ class AgentClient(RunCommander):
             agents: agent files whose modules that worker loads, and whose model servers it may reach.
 
         Raises:
-            UsageError: the address or a variable of the environment is wrong.
+            UsageError: the address or a variable of the environment is wrong, or an agent would get a tool,
+                machine or provider of a file that it does not name and an earlier command did.
             Unreachable: the server does not answer.
             ServerError: the embedded server does not start.
         """
         import structlog
 
+        agents = tuple(agents)
         allowed = Allowed.of_agents(*agents)
-        settings = allowed.added_to(settings) if settings else _remembered(allowed)
+        settings = allowed.added_to(settings) if settings else _remembered(allowed, agents if worker else ())
         if worker and not structlog.is_configured():  # by itself it prints, and not to the program's log
             structlog.stdlib.recreate_defaults(log_level=None)
         remote = remote_config(address, namespace)
@@ -267,13 +270,23 @@ class AgentClient(RunCommander):
         return await compare(self, one, other)
 
 
-def _remembered(allowed: Allowed) -> Settings:
+def _remembered(allowed: Allowed, agents: Sequence[AgentFile]) -> Settings:
     """The settings of the environment, with what commands of the directory have named: without a module that
-    cannot be loaded any more, or that has what a newer one has."""
+    cannot be loaded any more, or that has what a newer one has. Raises UsageError where a worker would run
+    something else than what one of these agents names."""
     named = (*settings_from_environment().modules, *allowed.modules)
     settings, messages = without_broken_modules(load_settings(allowed=allowed), named)
     for message in messages:
         logging.getLogger("ratchet").warning(message)
+    if agents and settings.modules:
+        catalog = Catalog.load(settings)
+        lines = [
+            f"agent {agent.name}: {dotted(place)}: {what}"
+            for agent in agents
+            for place, what in catalog.not_named(agent)
+        ]
+        if lines:
+            raise UsageError("\n".join(lines))
     return settings
 
 

@@ -164,10 +164,14 @@ async def test_users_file_adds_its_tool(tmp_path: Path) -> None:
     assert result.output == "HEY"
 
 
-def test_users_tool_replaces_the_shipped_one(tmp_path: Path) -> None:
-    found = load(write_tool(tmp_path, "mine.py", "calculator"))
-    assert found["calculator"].description == "calculator"
-    assert list(found) == list(load())
+def test_users_tool_with_a_shipped_name_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = write_tool(tmp_path, "mine.py", "calculator")
+    with pytest.raises(
+        ExtensionError, match=r"mine\.py: line \d+: a tool calculator, and .* rename this one"
+    ):
+        load(file)
+    (tmp_path / "same.py").write_text("from activities.tools.calculator import TOOL\n")
+    assert list(load(str(tmp_path / "same.py"))) == list(load()), "to import it is no harm"
 
 
 def test_two_users_tools_of_one_name_are_refused_with_both_files(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from client.agents.catalog import Catalog, check_key, check_servers, without_bro
 from client.agents.facts import machine_facts
 from client.agents.files import shipped_agents
 from client.errors import UsageError
-from client.server.workerconfig import Allowed
+from client.sdk.agent import AgentClient
+from client.server.workerconfig import Allowed, remember
 from tests.conftest import Environ
 
 MODULE = str(Path(__file__).with_name("poetry.py"))
@@ -284,3 +285,78 @@ def test_module_whose_provider_has_the_name_of_another_is_left_out(tmp_path: Pat
     assert kept.modules == (str(newer),)
     assert message.startswith(f"left out {older}, which an earlier command named: there is a provider")
     assert "there is a provider 'tail' already" in message
+
+
+OTHERS = """
+class Echo:
+    name = "echo"
+    description = "The last words."
+    async def complete(self, request): ...
+
+
+PROVIDER = Echo()
+"""
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """What a worker has where an earlier command named a module of its own agent."""
+    folder = tmp_path_factory.mktemp("others")
+    file, data_dir = folder / "others.py", folder / "data"
+    own = Path(MODULE).read_text().replace('"poet"', '"bard"').replace('"rhyme"', '"chime"')
+    file.write_text(own.replace('"find_rhyme"', '"find_chime"') + OTHERS)
+    remember(data_dir, Allowed(modules=(str(file),)))
+    return Catalog.load(Settings(data_dir=data_dir, modules=(MODULE, str(file))))
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "what"),
+    [
+        ("machine: bard\ntools: [find_rhyme]", "machine", "the machine `bard` (version 1)"),
+        ("machine: tools\ntools: [find_chime]", "tools[0]", "the tool `find_chime`"),
+        (f"{POET}options: {{hook: chime}}", "options", "a rule, policy or hook with a name that stands here"),
+        (f"{POET}options: {{inner: {{machine: bard}}}}", "options.inner.machine", "the machine `bard` (v"),
+        (
+            f"{POET}models: {{default: {{provider: echo, name: x}}}}",
+            "models.default.provider",
+            "the provider",
+        ),
+    ],
+)
+def test_nothing_remembered_runs_in_an_agent_that_does_not_name_it(
+    others: Catalog, tmp_path: Path, text: str, key: str, what: str
+) -> None:
+    path, file = tmp_path / "bad.yaml", others.settings.modules[1]
+    path.write_text(text if "models" in text else f"{text}\nmodels: {{default: {{name: gpt}}}}\n")
+    told = problems_of(others, *Choice(agent=str(path)).finish())
+    assert f" {key}: {what}" in told
+    assert f"is of {file}, which this agent does not name: " in told
+    assert told.endswith(f"Add it to `modules`, or `ratchet modules --forget {file}` forgets it")
+    assert "\n" not in told
+    path.write_text(f"{path.read_text()}\nmodules: [{file}]\n")
+    assert problems_of(others, *Choice(agent=str(path)).finish()) == ""
+
+
+def test_what_the_environment_names_is_there_for_all(
+    others: Catalog, environ: Environ, tmp_path: Path
+) -> None:
+    environ["RATCHET_MODULES"] = json.dumps(others.settings.modules)
+    assert check(others, tmp_path, "machine: tools\ntools: [find_chime]\n") == ""
+
+
+def test_agents_that_are_served_together_keep_their_modules_apart(tmp_path: Path) -> None:
+    served = Catalog.load(Settings(modules=(MODULE,)), [MODULE])
+    assert "the machine `poet` (version 1) is of" in check(served, tmp_path, POET)
+    assert check(served, tmp_path, f"modules: [{MODULE}]\n{POET}") == ""
+
+
+async def test_program_is_told_what_its_worker_would_run_in_place(
+    others: Catalog, environ: Environ, tmp_path: Path
+) -> None:
+    environ["RATCHET_DATA_DIR"] = str(others.settings.data_dir)
+    path = tmp_path / "clock.yaml"
+    path.write_text("machine: tools\ntools: [find_chime]\nmodels: {default: {name: gpt}}\n")
+    agent, _ = Choice(agent=str(path)).finish()
+    with pytest.raises(UsageError, match=r"^agent clock: tools\[0\]: the tool `find_chime` is of .*others"):
+        async with AgentClient.connect(worker=True, agents=[agent], address="127.0.0.1:1"):
+            raise AssertionError

@@ -16,8 +16,9 @@ import pytest
 
 from activities.store.blobs import BlobStore
 from client.server.embedded import EmbeddedServer, running_server
-from client.server.workerconfig import Allowed, memory_file, remember
+from client.server.workerconfig import Allowed, forget, memory_file, remember
 from tests.client.commandline import Cli, agent_file, until
+from tests.client.conftest import ROOT
 from tests.fake_openai import FakeOpenAI
 from tests.server.conftest import TOOLS
 
@@ -190,6 +191,25 @@ def test_remembered_modules_are_listed_and_forgotten(tmp_path: Path) -> None:
     assert "model server" in cli("modules").out
     assert cli("modules", "--forget-all").code == 0
     assert not cli("modules").out
+
+
+def test_run_gets_nothing_of_a_module_that_only_an_earlier_command_named(cli: Cli, tmp_path: Path) -> None:
+    home, file, agent = Path(cli.variables["RATCHET_DATA_DIR"]), tmp_path / "v1.py", tmp_path / "v2.yaml"
+    mine = (ROOT / "examples" / "new" / "my_machine.py").read_text()
+    file.write_text(mine.replace('name="my_machine"', 'name="of_v1"'))
+    (tmp_path / "v2.py").write_text(mine.replace("MACHINE =", "OURS ="))
+    model = "{default: {provider: scripted, script: [{reply: a}]}}"
+    agent.write_text(f"machine: of_v1\nmodules: [v2.py]\nmodels: {model}\n")
+    remember(home, Allowed(modules=(str(file),)))
+    alone = cli("run", "--agent", str(agent), "go")
+    shared = [cli("run", "--agent", str(agent), "--detach", "go"), cli("task", "--agent", str(agent), "go")]
+    forget(home, [str(file)])
+    assert (alone.code, "there is no machine `of_v1`" in alone.err) == (2, True), alone
+    for found in shared:
+        whose = (
+            f"v2.yaml:1:1: machine: the machine `of_v1` (version 1) is of {file}, which this agent does not"
+        )
+        assert (found.code, whose in found.err, "v2.py declares none" in found.err) == (2, True, True), found
 
 
 def test_costs_say_what_another_directory_lacks(cli: Cli, done: str, tmp_path: Path) -> None:
