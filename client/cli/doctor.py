@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from activities.endpoints import provider_of
-from client.agents.agentfile import AgentFile, Choice
+from activities.extensions import ExtensionError
+from client.agents.agentfile import AgentFile, Choice, Draft
 from client.agents.catalog import Catalog, check_key, pinned
 from client.agents.yaml import dotted
 from client.cli.mcptools import ServerFacts, mcp_servers
@@ -63,13 +64,14 @@ async def doctor(
     as_json: Json = False,
 ) -> int:
     """Check server, namespace, search attributes, worker, provider, tools and store."""
-    chosen, _ = Choice(agent=agent).finish()
+    chosen, draft = Choice(agent=agent).finish()
     models = list(chosen.models.values())
-    settings = common.worker_settings(Allowed.of_agents(chosen))
+    # an agent is checked as for a `run` of it, whose worker loads nothing else
+    settings = common.worker_settings(Allowed.of_agents(chosen), alone=agent is not None)
     if adopt:
         ownership.adopt(data_directory(settings.data_dir))
     checks = [check async for check in _server(common, settings, fix)]
-    checks += await _tools(settings, chosen)
+    checks += await _agent(settings, chosen, draft)
     checks.append(_store(settings))
     checks += [check async for check in _models(settings, models, needed=agent is not None)]
     if as_json:
@@ -124,11 +126,23 @@ async def _worker(client: AgentClient) -> Check:
     return Check("worker", False, "none polls the task queue; start one with `python -m ratchet.worker`")
 
 
-async def _tools(settings: Settings, agent: AgentFile) -> list[Check]:
+async def _agent(settings: Settings, agent: AgentFile, draft: Draft) -> list[Check]:
+    """What the agent names, in the words of `ratchet run`, and tools with what protects them."""
     try:
         catalog = Catalog.load(settings)
     except RatchetError as error:
-        return [Check("tools", False, str(error))]
+        servers = await mcp_servers(settings)
+        return [Check("modules", False, str(error)), *map(_mcp_server, servers)]
+    try:
+        said = catalog.approval_problems(agent)  # these are told below, where tools of MCP servers are known
+        wrong = [problem for problem in catalog.problems(agent, draft) if problem not in said]
+        checks = [Check("agent", False, draft.message([problem])) for problem in wrong]
+    except RatchetError as error:  # of a module's provider
+        checks = [Check("modules", False, str(error))]
+    return [*checks, *await _tools(settings, catalog, agent)]
+
+
+async def _tools(settings: Settings, catalog: Catalog, agent: AgentFile) -> list[Check]:
     servers = await mcp_servers(settings)
     served = [tool for server in servers for tool in server.tools]
     checks = [_mcp_server(server) for server in servers]
@@ -138,7 +152,8 @@ async def _tools(settings: Settings, agent: AgentFile) -> list[Check]:
     checks += [Check("approvals", True, line) for line in bound_lines(agent.approvals)]
     names = [tool.name for tool in catalog.tools]
     all_names = [*names, *(tool.name for tool in served)]
-    if missing := [name for name in agent.tools if name not in all_names]:
+    # one that no server can have is told of the agent
+    if missing := [name for name in agent.tools if name not in all_names and not catalog.tool_problem(name)]:
         text = f"there is no {', '.join(missing)}; there are: {', '.join(all_names)}"
         return [Check("tools", False, text), *checks]
     own = [agent.labels.labelled(tool) for tool in (*catalog.tools, *served) if tool.name in agent.tools]
@@ -198,7 +213,10 @@ async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bo
     from activities.provider import close_providers, problem_with
     from activities.providers import load_providers
 
-    providers = load_providers(settings)
+    try:
+        providers = load_providers(settings)
+    except (ExtensionError, ValueError, TypeError):  # told of the modules
+        providers = load_providers(settings.model_copy(update={"modules": ()}))
     for spec in models:
         name = f"model {spec.name}"
         try:
@@ -207,9 +225,7 @@ async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bo
             yield Check(name, False, str(error)) if needed else NO_KEY
             continue
         provider = providers.get(provider_of(spec))
-        if provider is None:
-            known = ", ".join(providers)
-            yield Check(name, False, f"there is no provider {provider_of(spec)}; there are: {known}")
+        if provider is None:  # told of the agent
             continue
         problem = await problem_with(provider, spec)
         yield Check(name, problem is None, problem or f"provider {provider.name} is ready")

@@ -410,6 +410,31 @@ def test_doctor_lists_bounds_and_names_rules_about_nothing(cli: Cli, tmp_path: P
     assert (wrong["ok"], wrong["text"].partition(": ")[0]) == (False, "approvals.rules[0].at_most.sum.url")
 
 
+@pytest.mark.parametrize(
+    ("module", "text", "name"),
+    [
+        ("", "machine: nosuch\n", "agent"),
+        ("", "machine: tools\ntools: [calculator]\noptions: {max_stepps: 3}\n", "agent"),
+        ("", "machine: tools\ntools: [find_rime]\n", "agent"),
+        ("x = 1\nraise OSError('no disk')\n", "machine: tools\ntools: [calculator]\n", "modules"),
+        ("def PROVIDER(settings): raise ValueError('no door')\n", "machine: tools\ntools: []\n", "modules"),
+    ],
+)
+def test_doctor_says_of_an_agent_what_run_would_say(
+    cli: Cli, tmp_path: Path, module: str, text: str, name: str
+) -> None:
+    path = tmp_path / "agent.yaml"
+    (tmp_path / "broken_module.py").write_text(module)
+    script = "{provider: scripted, name: scripted, script: [{reply: a}]}"
+    path.write_text(f"{text}modules: [broken_module.py]\nmodels: {{default: {script}}}\n")
+    refused = cli("run", "--agent", str(path), "go").err.removeprefix("ratchet: ").rstrip()
+    found = cli("doctor", "--agent", str(path), "--json")
+    bad = [(one["name"], one["text"]) for one in found.lines if not one["ok"]]
+    assert (found.code, bad) == (1, [(name, refused)]), found.err
+    told = {one["name"] for one in found.lines}
+    assert {"server", "store", "model scripted"} <= told, "all else is checked, too"
+
+
 def test_doctor_names_a_store_that_is_away(cli: Cli) -> None:
     away = {"RATCHET_STORE": "postgresql://me:pass-word@127.0.0.1:1/x"}
     found = cli("doctor", "--json", **away, RATCHET_STORE_SECRET="one secret for all hosts")
