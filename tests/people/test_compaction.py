@@ -11,7 +11,7 @@ import pytest
 from activities.contracts import AskModel, EffectFailed, ModelReplied, ModelSpec
 from tests.people.bench import Bench, failed, replied
 from workflows.api import Limits
-from workflows.people import People
+from workflows.people import Approvals, People
 
 LONG = "a long thought " * 20
 WINDOW = {"default": ModelSpec(window_tokens=1000)}
@@ -161,3 +161,14 @@ async def test_summary_is_asked_again_once_people_have_fixed_the_cause() -> None
         again = [f"{question}~compact", question, f"{question}~compact.1", f"{question}+1"]
         assert names[at : at + 4] == again
         assert run.counted == run.begun
+
+
+async def test_notes_of_the_run_itself_are_no_words_of_people() -> None:
+    async with bench(approvals=Approvals(effects={"read": "first_time"})) as run:
+        await run.command("steer", text="look well")
+        await run.decide("edit", arguments={"x": "the-first"})
+        await run.decide("approve")
+        note = next(m.content for sent in run.sent for m in sent if m.content.startswith("[This note"))
+        said = note.partition("What people said")[2].partition("What people have decided")[0]
+        assert "look well" in said
+        assert "A person changed" not in said

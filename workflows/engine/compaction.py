@@ -302,7 +302,8 @@ class Compaction:
         """Send the summary from now on, with what people said and decided. False: it would not be shorter."""
         messages = snapshot.conversation.messages[part.start : part.end]
         users = {message.content for message in messages if message.role == "user"}
-        notes = [note.content for note in snapshot.notes[: snapshot.heard] if note.content in users]
+        heard = [note for note in snapshot.notes[: snapshot.heard] if not note.from_run]
+        notes = [note.content for note in heard if note.content in users]
         decisions = [decision_text(one) for one in closed if one.kind in KINDS and one.deciding_vote]
         quoted = "\n".join(f"> {line}" for line in summary.splitlines())
         sections = (
