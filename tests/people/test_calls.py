@@ -699,6 +699,28 @@ async def test_question_that_may_send_no_more_meets_the_limit() -> None:
         assert (bench.result.answer, bench.counted) == ("b", (3, 0))
 
 
+async def test_paused_run_meets_its_limit_once_it_goes_on() -> None:
+    bench = Bench([OVER], limits=Limits(model_calls=1))
+    bench.blocked.add("ask_model")
+    async with bench:
+        await bench.command("pause")
+        await bench.release()
+        assert not bench.over
+        await bench.command("limits", limits={"model_calls": 1})
+        await bench.command("resume")
+        assert bench.result.exit_reason == "limit"
+
+
+async def test_command_comes_before_a_limit_that_ends_the_run() -> None:
+    bench = Bench(["tools pay 3", "answer b"], tools=(RECONCILES,), limits=Limits(tool_calls=1))
+    bench.found, bench.results["pay"] = Reconciled(outcome="not_happened"), UNKNOWN
+    bench.blocked.add("pay")
+    async with bench:
+        await bench.command("steer", text="be quick")
+        await bench.release()
+        assert bench.events.index("Steered") < bench.events.index("Closed")
+
+
 async def test_questions_side_by_side_meet_the_limit() -> None:
     script = ["both q", OVER, OVER, "one", "two", "answer b"]
     async with Bench(script, limits=Limits(model_calls=5), people=People(on_limit="ask"), hops=True) as bench:

@@ -150,6 +150,26 @@ async def test_inner_run_that_fails_beyond_the_seconds_still_costs() -> None:
         assert bench.result.counters["cost_usd"] == pytest.approx(0.51)
 
 
+async def test_inner_run_that_failed_is_not_run_again_when_time_is_added() -> None:
+    class Broken(Bench):
+        ran = 0
+
+        async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
+            self.ran += 1
+            result: Any = await super().run_child(child)
+            self.clock += 100
+            return result.model_copy(update={"exit_reason": "broken_rule", "ok": False, "error": "x"})
+
+    says = {"begin": "child inner", "inner": "tools pay 7"}
+    people, limits = People(on_limit="ask"), Limits(seconds=60)
+    bench = Broken(lambda q: says.get(q.say[-1].content, "answer x"), people=people, limits=limits)
+    bench.plays = False  # the inner run never ended so
+    async with bench:
+        await bench.decide("topup", amounts={"seconds": 1000})
+        assert (bench.ran, bench.calls.count("pay 7"), bench.made_twice) == (1, 1, [])
+        assert bench.result.exit_reason == "answered"
+
+
 async def test_inner_run_gets_the_seconds_that_are_left_when_it_begins() -> None:
     class Noted(Failing):
         seconds: float | None = None

@@ -17,7 +17,8 @@ What holds for every machine and every host:
 7.  Beside what is under way, the others are obeyed at once: pause, resume and limits, all commands while
     inner runs are under way. A rollback is checked first; one that cannot be done is refused at once.
 8.  An outcome that is unknown, or a question that failed, is recovered before the machine hears of it: by the
-    agent's settings, then by people. What a limit of seconds has ended meets that limit.
+    agent's settings, then by people. What a limit of seconds has ended meets that limit; an inner run that
+    failed has ended, and is not run again.
 9.  An abort stops the undoing of calls in a rollback: no other begins, and one under way is stopped unless
     its tool is unsafe.
 10. A cancellation from outside ends the run once what is under way has ended.
@@ -36,6 +37,7 @@ from activities.contracts import (
     Effect,
     EffectFailed,
     JsonObject,
+    RunMachine,
     ToolSpec,
 )
 from workflows.api import AgentTask, RunResult, RunStatus
@@ -154,10 +156,10 @@ class Drive:
 
         Calls that have ended are kept, so performing the effect again makes only those that are missing.
         """
-        calls = EffectCalls(self.calls)
+        run, calls = self.run, EffectCalls(self.calls)
         await calls.ready()
         while (breach := await calls.breach()) is None:
-            limits_changed = self.run.limits_changed
+            limits_changed = run.limits_changed
             answer = await self._made(calls)
             if calls.unknown is None and self._is_out_of_time(answer, limits_changed):
                 self._meet_time_limit(calls, limits_changed)
@@ -167,6 +169,8 @@ class Drive:
                 return
             self.calls.charge_unbilled()  # of questions that are asked again
             calls.prepare()
+        if run.paused or run.queue:  # while calls were made that are made again
+            raise Preempted
         await self._meet_limit(breach)
 
     async def _made(self, calls: EffectCalls) -> Any:
@@ -255,9 +259,10 @@ class Drive:
 
     def _is_out_of_time(self, answer: Any, limits_changed: int) -> bool:
         """The call failed because `limits.seconds` ended it: the run reports the limit, not the failure.
-        People may have removed it meanwhile: `limits_changed` is of the call's beginning."""
+        People may have removed it meanwhile: `limits_changed` is of the call's beginning. An inner run has
+        limits of its own, and has ended: its failure is its answer."""
         suspension = self.run.suspension
-        if not isinstance(answer, EffectFailed):
+        if not isinstance(answer, EffectFailed) or isinstance(suspension.asked, RunMachine):
             return False
         if "seconds" not in suspension.ledger.caps and self.run.limits_changed == limits_changed:
             return False
