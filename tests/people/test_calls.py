@@ -653,6 +653,37 @@ async def test_lower_limit_lets_the_call_under_way_end() -> None:
         assert bench.result.exit_reason == "limit"
 
 
+@pytest.mark.parametrize("limits", [{"tool_calls": 1}, {"cost_usd": 0}], ids=["calls", "cost"])
+@pytest.mark.parametrize("pauses", ["no", "before", "after", "at once"])
+@pytest.mark.parametrize("hops", [False, True])
+async def test_lower_limit_reaches_the_rest_of_a_row(limits: Any, pauses: str, hops: bool) -> None:
+    bench = Bench(brain("tools put 1; put 2; put 3"), hops=hops)
+    bench.blocked.add("put")
+    async with bench:
+        if pauses != "no":
+            await bench.command("pause", at_once=pauses == "at once")
+        if pauses == "before":
+            await bench.release()
+        await bench.command("limits", limits=limits)
+        if pauses != "no":
+            await bench.command("resume")
+        await bench.release()
+        assert bench.calls == ["ask_model", "put 1"]
+        assert (bench.result.exit_reason, bench.counted, bench.made_twice) == ("limit", (1, 1), [])
+
+
+async def test_lower_limit_that_leaves_room_ends_no_row() -> None:
+    bench = Bench(brain("tools put 1; put 2; put 3"), people=People(on_limit="ask"))
+    bench.blocked.add("put")
+    async with bench:
+        await bench.command("limits", limits={"tool_calls": 3})
+        await bench.command("limits", limits={"tool_calls": 2})
+        await bench.release()
+        assert (bench.calls[-1], bench.open[0].kind) == ("put 1", "limit")
+        await bench.decide("topup", amounts={"tool_calls": 1})
+        assert (bench.result.exit_reason, bench.counted, bench.made_twice) == ("answered", (2, 3), [])
+
+
 async def test_lower_limit_ends_the_run_and_counts_what_was_begun() -> None:
     bench = Bench(brain("tools look a; put b"))
     bench.blocked.add("put")

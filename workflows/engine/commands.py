@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from activities.contracts import AskModel, JsonObject, cost_of_tools
+from activities.contracts import AskModel, JsonObject, added, cost_of_tools
 from workflows.api import limits_problem
 from workflows.engine.calls.done import compensation_text
 from workflows.engine.calls.effect_calls import EffectCalls
@@ -309,8 +309,8 @@ class CommandQueue:
             raise ValueError(problem)
         now, suspension = run.host.now(), run.suspension
         if run.performing or (run.begun and suspension.breach is None):
-            # what was begun stays reserved; the next call meets the new caps
             run.suspension = replace(suspension, ledger=suspension.ledger.capped(limits))
+            self._meet_caps()
         else:
             run.adopt(with_caps(suspension, limits, now=now))
             if run.begun:
@@ -322,6 +322,13 @@ class CommandQueue:
         children = ", ".join(self.calls.under_way.children)
         kept = f" Inner runs keep theirs: {children}." if children else ""
         self._done(queued, f"Limits now: {', '.join(shown)}.{kept}")
+
+    def _meet_caps(self) -> None:
+        """What was begun stays reserved; all else of the effect meets the new caps."""
+        run, rest = self.run, self.run.not_begun
+        run.settle()
+        if run.performing and rest and run.reserve(added(run.begun, rest), self.calls.pending.spent):
+            self.calls.under_way.leave()
 
     # -- rollback --------------------
 

@@ -9,7 +9,7 @@ What holds for every machine and every host:
     question, more of a limit, what to do about a circle, which calls may be made. All calls of an effect are
     asked about at once.
 4.  Calls are counted before they begin, all else once it is known. A call that would pass a limit is not
-    made: people raise the limit, or the run ends.
+    made: people raise the limit, or the run ends. A limit that is lowered counts for all that has not begun.
 5.  A call that has ended is never made again. So an effect may be left at any moment and taken on later.
 6.  What waits for people is left when any command comes. What is under way is left for an abort, for a
     rollback that can be done, for a pause `at_once` (inner runs are told to pause instead), and for a message

@@ -86,7 +86,7 @@ class UnderWay:
         """Inner runs side by side that have not begun."""
         self.spare_requests = 0.0
         """Further requests of each question side by side."""
-        self.is_held = self.is_stopping = False
+        self.is_stopping = self._is_paused = self._is_left = False
         self._running = 0
         self._news = asyncio.Event()  # set, and replaced, when a call ends or the hold changes
         self._free = asyncio.Semaphore(AT_ONCE)
@@ -95,12 +95,22 @@ class UnderWay:
 
     def hold(self, held: bool) -> None:
         """Begin no further call, or go on to begin them."""
-        self.is_held = held
+        self._is_paused = held
+        self._tell_news()
+
+    def leave(self) -> None:
+        """Begin no further call, whatever holds others back or not: the effect is taken up again."""
+        self._is_left = True
         self._tell_news()
 
     def stop_now(self) -> None:
         """What is under way is being cancelled: an inner run that ends now was stopped."""
-        self.is_held = self.is_stopping = True
+        self._is_left = self.is_stopping = True
+
+    @property
+    def is_held(self) -> bool:
+        """No further call may begin."""
+        return self._is_paused or self._is_left
 
     @property
     def is_stopped(self) -> bool:
