@@ -6,6 +6,7 @@ ask TEXT                 a question to a person
 confirm TEXT             a question whose answer is yes or no
 child GOAL               an inner run of the same machine
 children N GOAL          so many inner runs, side by side
+apart pay 3; look x      the same as two effects, side by side
 both TEXT                two questions beside the conversation and a tool, side by side
 answer TEXT              the end
 """
@@ -108,6 +109,9 @@ def _effect(word: str, rest: str) -> Any:
             return Together(
                 effects=tuple(one.model_copy(update={"label": f"child {n}"}) for n in range(int(number)))
             )
+        case "apart":
+            each = [CallTools(label=one.tool, calls=(one,)) for one in _runs(rest)]
+            return Together(effects=tuple(each))
         case "both":
             beside = [
                 AskModel(label=f"part {n}", say=(Message(role="user", content=f"{rest} {n}"),), beside=True)

@@ -382,6 +382,38 @@ async def test_tool_finds_out_whether_call_took_effect(found: Reconciled, made: 
         assert bench.record("Reconciled").reason.startswith(f'pay(x="3"): {found.outcome}')
 
 
+FIND = RECONCILES.model_copy(update={"name": "find"})
+
+
+@pytest.mark.parametrize("unattended", [False, True])
+async def test_each_unknown_outcome_is_recovered(unattended: bool) -> None:
+    people = People(unattended=unattended, requests=RequestSettings(deadline_seconds=60))
+    bench = Bench(brain("apart pay 1; find 2; pay 3"), tools=(PAY, FIND), people=people)
+    bench.results = {name: UNKNOWN.model_copy(update={"tool": name}) for name in ("pay", "find")}
+    done = ToolResult(id="", tool="find", output="was done")
+    bench.found = Reconciled(outcome="happened", result=done)
+    bench.plays = False  # calls side by side have no order
+    async with bench:
+        if not unattended:
+            assert [request.tool for request in bench.open] == ["pay"], "tools look before people"
+            await bench.pass_time(60)
+        assert bench.result.answer == "unknown_outcome its worker died & ok was done & ok pay 3"
+
+
+@pytest.mark.parametrize("hops", [False, True])
+async def test_people_are_asked_about_each_unknown_outcome(hops: bool) -> None:
+    other = PAY.model_copy(update={"name": "send"})
+    bench = Bench(brain("apart pay 1; send 2"), tools=(PAY, other), hops=hops)
+    bench.results = {name: UNKNOWN.model_copy(update={"tool": name}) for name in ("pay", "send")}
+    bench.plays = False  # calls side by side have no order
+    async with bench:
+        await bench.decide("retry")
+        assert [request.tool for request in bench.open] == ["send"]
+        await bench.decide("retry")
+        assert bench.calls == ["ask_model", "pay 1", "send 2", "pay 1", "send 2", "ask_model"]
+        assert bench.counted == bench.begun
+
+
 async def test_unattended_run_reports_unknown_outcome_to_machine() -> None:
     bench = Bench(brain("tools pay 3; look a"), people=People(unattended=True))
     bench.results["pay"] = UNKNOWN
@@ -778,6 +810,19 @@ async def test_questions_side_by_side_share_the_limit(limit: int, share: int) ->
         assert [bench.allowed[name] for name in beside] == [share, share]
 
 
+@pytest.mark.parametrize("hops", [False, True])
+@pytest.mark.parametrize(("limit", "counted"), [(None, 5), (4, 4)])
+async def test_message_forgets_no_request_of_the_question_that_failed(
+    limit: int | None, counted: int, hops: bool
+) -> None:
+    refused = failed().model_copy(update={"spent": {"model_calls": 3}})
+    people, limits = People(on_trouble="ask"), Limits(model_calls=limit)
+    async with Bench([refused, "answer b"], people=people, limits=limits, hops=hops) as bench:
+        await bench.command("steer", text="be quick")
+        assert bench.counted == (counted, 0)
+        assert bench.result.exit_reason == ("answered" if limit is None else "limit")
+
+
 async def test_message_to_the_model_does_not_pass_the_limit() -> None:
     bench = Bench(["answer b"], limits=Limits(model_calls=1))
     bench.blocked.add("ask_model")
@@ -832,6 +877,30 @@ async def test_wait_that_ends_after_the_seconds_were_raised_is_taken_up_again(se
         await bench.pass_time(61)
         await bench.release()
         assert (bench.result.answer, bench.counted) == ("b", (2, 0))
+
+
+async def test_call_that_was_approved_after_the_seconds_meets_the_limit() -> None:
+    async with Bench(brain("tools pay 3"), approvals=ASKED, limits=Limits(seconds=10)) as bench:
+        await bench.pass_time(1000)
+        await bench.decide("approve")
+        assert (bench.result.exit_reason, bench.calls) == ("limit", ["ask_model"])
+
+
+async def test_approved_call_is_made_once_people_have_added_time() -> None:
+    people, limits = People(on_limit="ask"), Limits(seconds=10)
+    async with Bench(brain("tools pay 3"), approvals=ASKED, limits=limits, people=people, hops=True) as bench:
+        await bench.pass_time(1000)
+        await bench.decide("approve")
+        assert [request.kind for request in bench.open] == ["limit"]
+        await bench.decide("topup", amounts={"seconds": 2000})
+        assert (bench.calls, bench.result.exit_reason) == (["ask_model", "pay 3", "ask_model"], "answered")
+
+
+async def test_rejected_call_is_told_to_the_machine_after_the_seconds() -> None:
+    async with Bench(brain("tools pay 3"), approvals=ASKED, limits=Limits(seconds=10)) as bench:
+        await bench.pass_time(1000)
+        await bench.decide("reject")
+        assert (bench.result.exit_reason, bench.record("Worked").step) == ("limit", 1)
 
 
 async def test_topped_up_seconds_ask_the_model_again() -> None:

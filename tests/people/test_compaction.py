@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from activities.contracts import AskModel, EffectFailed, ModelReplied, ModelSpec
 from tests.people.bench import Bench, failed, replied
 from workflows.api import Limits
+from workflows.hosts import CallAnswer, CallSite, HostCall
 from workflows.people import Approvals, People
 
 LONG = "a long thought " * 20
@@ -172,3 +174,21 @@ async def test_notes_of_the_run_itself_are_no_words_of_people() -> None:
         said = note.partition("What people said")[2].partition("What people have decided")[0]
         assert "look well" in said
         assert "A person changed" not in said
+
+
+@pytest.mark.parametrize("hops", [False, True])
+async def test_summary_that_a_message_stops_is_counted(hops: bool) -> None:
+    class Tried(Bench):
+        async def perform(self, call: HostCall, site: CallSite) -> CallAnswer:
+            try:
+                return await super().perform(call, site)
+            except asyncio.CancelledError:
+                spent = {"model_calls": 3}
+                return EffectFailed(error="fatal", type="cancelled", message="stopped", spent=spent)
+
+    run = Tried(Thoughts(12), models=WINDOW, hops=hops)
+    run.blocked.add("summary")
+    async with run:
+        await run.command("steer", text="be quick")
+        await run.release()
+        assert run.counted == (run.begun[0] + 3, 12)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from activities.contracts import AskModel, EffectFailed, ModelSpec
+from activities.contracts import AskModel, EffectFailed, ModelSpec, ToolResult
 from tests.people.bench import Bench, failed, replied
 from workflows.api import AgentSpec
 from workflows.engine.fallback import STAYS
@@ -129,6 +129,20 @@ async def test_questions_side_by_side_change_the_model_once() -> None:
             "third",
         ]
         assert bench.counted == bench.begun == (8, 1)
+
+
+async def test_next_model_is_asked_beside_a_call_whose_outcome_stays_unknown() -> None:
+    def reply(call: AskModel) -> Any:
+        newest = call.say[-1].content
+        if newest.startswith("q "):
+            return DOWN if call.role == "default" else "part"
+        return "both q" if newest == "begin" else f"answer {newest}"
+
+    bench = Bench(reply, models=MODELS, people=People(unattended=True))
+    bench.results["look"] = ToolResult(id="", tool="look", output="lost", error="unknown_outcome")
+    async with bench:
+        assert bench.result.answer == "part & part & unknown_outcome lost"
+        assert changes(bench) == [("default", "second")]
 
 
 async def test_fallback_meets_the_limit() -> None:

@@ -17,8 +17,8 @@ What holds for every machine and every host:
 7.  Beside what is under way, the others are obeyed at once: pause, resume and limits, all commands while
     inner runs are under way. A rollback is checked first; one that cannot be done is refused at once.
 8.  An outcome that is unknown, or a question that failed, is recovered before the machine hears of it: by the
-    agent's settings, then by people. What a limit of seconds has ended meets that limit; an inner run that
-    failed has ended, and is not run again.
+    agent's settings, then by people; of several, each is. What a limit of seconds has ended meets that limit,
+    and so does what people let pass after it; an inner run that failed has ended, and is not run again.
 9.  An abort stops the undoing of calls in a rollback: no other begins, and one under way is stopped unless
     its tool is unsafe.
 10. A cancellation from outside ends the run once what is under way has ended.
@@ -161,13 +161,12 @@ class Drive:
         while (breach := await calls.breach()) is None:
             limits_changed = run.limits_changed
             answer = await self._made(calls)
-            if calls.unknown is None and self._is_out_of_time(answer, limits_changed):
+            if not calls.is_unknown and self._is_out_of_time(answer, limits_changed):
                 self._meet_time_limit(calls, limits_changed)
                 return
             if not await calls.recover():
                 self.deliver(answer, calls.effect)
                 return
-            self.calls.charge_unbilled()  # of questions that are asked again
             calls.prepare()
         if run.paused or run.queue:  # while calls were made that are made again
             raise Preempted
@@ -181,7 +180,7 @@ class Drive:
         known = len(stopped)
         try:
             answer = await self.commands.unless_preempted(calls.make())
-            is_lost = isinstance(answer, EffectFailed) or calls.unknown is not None
+            is_lost = isinstance(answer, EffectFailed) or calls.is_unknown
             if run.host.cancelled() and is_lost:
                 raise asyncio.CancelledError  # it failed while it was being ended: no answer for the machine
             return answer
@@ -277,7 +276,6 @@ class Drive:
             ledger = ledger.with_seconds(ledger.caps["seconds"])
             run.suspension = replace(run.suspension, ledger=ledger)
         calls.make_again()
-        self.calls.charge_unbilled()
         run.adopt(resume(run.suspension, now=run.host.now()))
         run.settle()
 

@@ -48,7 +48,7 @@ class Call(Generic[R]):
         """Forget what it brought, not what it cost; it gets an activity id and a key of its own."""
         answer = self.record.answer
         if answer is not None and not isinstance(answer, ToolResult):
-            self.calls.add_unbilled(answer.cost)
+            self.run.charge(answer.cost)
         self.record.answer = None
         self.record.again += 1
 

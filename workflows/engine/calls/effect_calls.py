@@ -25,6 +25,7 @@ from workflows.engine.calls.inner_run import InnerRun
 from workflows.engine.calls.question import Question, recover_questions
 from workflows.engine.calls.run_calls import RunCalls, left_requests
 from workflows.engine.calls.tool_call import PendingToolCall
+from workflows.engine.calls.under_way import time_breach
 from workflows.kernel.ledger import Breach
 from workflows.kernel.places import members, tool_calls
 
@@ -113,6 +114,9 @@ class EffectCalls:
 
     async def breach(self) -> Breach | None:
         """Shorten a question that is too long, reserve the calls. A Breach: of a limit that this meets."""
+        is_missing = any(one.answer is None for one in self.calls.pending.calls.values())
+        if is_missing and (breach := time_breach(self.run.suspension, self.run.host.now())):
+            return breach  # people may have taken their time
         only = self._members[0]
         if isinstance(only, Question) and not self._is_several and (breach := await only.shorten()):
             return breach
@@ -149,14 +153,21 @@ class EffectCalls:
     # -- afterwards --------------------
 
     @property
-    def unknown(self) -> PendingToolCall | None:
-        """The first tool call whose outcome is unknown."""
-        return next((call for call in self.tool_calls if call.is_unknown), None)
+    def is_unknown(self) -> bool:
+        """The outcome of a tool call is unknown."""
+        return any(call.is_unknown for call in self.tool_calls)
 
     async def recover(self) -> bool:
-        """Do what can be done about an outcome that is unknown, else about questions that failed. True: some
-        are made again, or have another answer now."""
-        return await (self.unknown.recover() if self.unknown else recover_questions(self.questions))
+        """Do what can be done about outcomes that are unknown, then about questions that failed. True: some
+        are made again, or have another answer now. Tools look before people are asked to."""
+        unknown = [call for call in self.tool_calls if call.is_unknown]
+        for call in unknown:
+            if await call.reconcile():
+                return True
+        for call in unknown:
+            if await call.ask_people():
+                return True
+        return await recover_questions(self.questions)
 
     def make_again(self) -> None:
         """Give the effect up, and make it again: its question has changed, or its time was over."""

@@ -72,10 +72,13 @@ class Question(Call[AnswerRecord]):
                 return None if is_last else breach
             if run.paused:
                 raise Preempted
-            reply = await self.calls.unless_preempted(self._summary(part, run.suspension))
+            try:
+                reply = await self.calls.unless_preempted(self._summary(part, run.suspension))
+            finally:
+                self.calls.charge_unbilled()
             if run.host.cancelled() and isinstance(reply, EffectFailed):
                 raise asyncio.CancelledError
-            self.calls.charge_unbilled(reply.cost)
+            run.charge(reply.cost)
             self._take_summary(part, reply)
             ledger, price = run.suspension.ledger, self.effect.price
             breach = ledger.breach({counter: 0 for counter, amount in price.items() if not amount})

@@ -68,6 +68,7 @@ class RunCalls:
         self.fallbacks = Fallbacks(run.task.models)
         self.early = EarlyQuestions(run.task, run.specs)
         self._unbilled: dict[str, float] = {}
+        """What calls under way have spent that is in no answer; charged when they end or are stopped."""
 
     def connect(self, unless_preempted: UnlessPreempted) -> None:
         """Let commands end what is under way."""

@@ -211,12 +211,9 @@ class PendingToolCall(Call[ToolCallRecord]):
         until = self.record.not_before
         return until if until is not None and until > self.run.host.now() else None
 
-    async def recover(self) -> bool:
-        """Find out whether it took effect, from its tool, then from people. True: it is known now."""
-        return self.is_unknown and (await self._reconcile() or await self._ask_people())
-
-    async def _reconcile(self) -> bool:
-        """Have its tool look for the outcome, once for each time that it is made."""
+    async def reconcile(self) -> bool:
+        """Have its tool look for an unknown outcome, once for each time that it is made. True: it is known
+        now."""
         if self.record.reconciled:
             return False
         if self.run.paused:
@@ -250,8 +247,8 @@ class PendingToolCall(Call[ToolCallRecord]):
         self.record.reconciled = True
         return found if isinstance(found, Reconciled) else None
 
-    async def _ask_people(self) -> bool:
-        """Who may let a call happen may say whether it did."""
+    async def ask_people(self) -> bool:
+        """Who may let a call happen may say whether it did. True: they have."""
         run, call, record = self.run, self.call, self.record
         assert record.answer is not None
         required = None
@@ -287,5 +284,5 @@ class PendingToolCall(Call[ToolCallRecord]):
     def _forget(self) -> None:
         """Forget its result, not what it cost."""
         if (result := self.record.answer) is not None:
-            self.calls.add_unbilled(cost_of_tools((result.tool, result.cost_usd)))
+            self.run.charge(cost_of_tools((result.tool, result.cost_usd)))
         self.record.answer = None

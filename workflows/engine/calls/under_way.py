@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from activities.contracts import NotBegun, ToolCall
 from workflows.engine.calls.site import call_site
 from workflows.engine.run_state import RunState
+from workflows.kernel.ledger import Breach
 from workflows.kernel.snapshot import Suspension
 
-__all__ = ["CallToBegin", "OutOfTime", "UnderWay", "is_out_of_time"]
+__all__ = ["CallToBegin", "OutOfTime", "UnderWay", "is_out_of_time", "time_breach"]
 
 T = TypeVar("T")
 
@@ -34,8 +35,13 @@ class OutOfTime(Exception):
 
 def is_out_of_time(suspension: Suspension, now: float) -> bool:
     """The run has a limit of seconds, and has reached it."""
+    return time_breach(suspension, now) is not None
+
+
+def time_breach(suspension: Suspension, now: float) -> Breach | None:
+    """The limit of seconds, where the run has reached it."""
     ledger = suspension.ledger.with_seconds(now - suspension.snapshot.began)
-    return ledger.breach({"seconds": 0}) is not None
+    return ledger.breach({"seconds": 0})
 
 
 @dataclass(frozen=True, slots=True)
