@@ -92,6 +92,12 @@ def test_unique_items_differ_as_json_values(items: Any, fits: bool) -> None:
     assert (schema.problem({"goal": items}) == "") is fits
 
 
+@pytest.mark.parametrize(("number", "fits"), [(0.3, True), (10**400, True), (0.35, False), (1e-320, False)])
+def test_multiples_are_exact(number: float, fits: bool) -> None:
+    schema = checked({"properties": {"goal": {"multipleOf": 0.1}}})
+    assert (schema.problem({"goal": number}) == "") is fits
+
+
 @pytest.mark.parametrize("rule", [{"multipleOf": 0.1}, {"multipleOf": 10**400}, {"minimum": 10**400}])
 def test_numbers_beyond_all_floats_are_judged_in_words(rule: Any) -> None:
     for number in (10**400, -(10**400), 1e308, 1.5, 2**64):

@@ -156,7 +156,8 @@ async def test_inner_run_that_failed_is_not_run_again_when_time_is_added() -> No
 
         async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
             self.ran += 1
-            result: Any = await super().run_child(child)
+            result = await super().run_child(child)
+            assert isinstance(result, RunResult)
             self.clock += 100
             return result.model_copy(update={"exit_reason": "broken_rule", "ok": False, "error": "x"})
 

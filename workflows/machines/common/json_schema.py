@@ -2,15 +2,17 @@
 
 The library searches patterns with Python's expressions, compares unique items each with each, and follows a
 schema as often as its references lead to it. Here patterns are RE2, unique items are compared in one pass,
-and judging a value by an agent's own schema has a budget of work and of depth.
+multiples are exact, and judging a value by an agent's own schema has a budget of work and of depth.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -72,7 +74,22 @@ def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterato
         yield ValidationError("duplicate item")
 
 
-SAFE_KEYWORDS = {"pattern": _matches, "uniqueItems": _unique}
+def _multiple_of(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """`multipleOf` for decimals, exactly; the library divides floats, which rounds, and fails for a number
+    beyond all floats."""
+    if not validator.is_type(instance, "number"):
+        return
+    is_finite = isinstance(instance, int) or math.isfinite(instance)
+    if not is_finite or _exact(instance) % _exact(wanted):
+        yield ValidationError(f"{instance!r:.100} is not a multiple of {wanted!r:.100}")
+
+
+def _exact(number: float) -> Fraction:
+    """The number as JSON writes it: 0.1 is a tenth."""
+    return Fraction(int(number) if number == int(number) else repr(number))
+
+
+SAFE_KEYWORDS = {"pattern": _matches, "uniqueItems": _unique, "multipleOf": _multiple_of}
 """Keywords that take the place of the library's own, in any draft."""
 
 

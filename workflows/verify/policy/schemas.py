@@ -255,7 +255,7 @@ class _Translation:
     # -- numbers and text
 
     def _multiple_of(self, wanted: Any, value: Value, schema: Any) -> Any:
-        if isinstance(wanted, float):  # production divides floats, which rounds
+        if isinstance(wanted, float):  # production reads both numbers as decimals
             raise Untranslatable("a fraction")
         return z3.IsInt(value.number / exact_number(wanted))
 
