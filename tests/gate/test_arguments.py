@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from tests.gate.house import spec
-from workflows.gate.arguments import argument_problem, arguments_for, condition_problem, fits
+from workflows.gate.arguments import (
+    Budget,
+    TooMuch,
+    argument_problem,
+    arguments_for,
+    condition_problem,
+    fits,
+)
 
 TOOL: dict[str, Any] = {
     "$defs": {"Order": {"type": "object", "properties": {"total": {"type": "integer", "default": 7}}}},
@@ -131,6 +138,15 @@ def test_call_of_a_tool_with_a_broken_schema_is_not_made(schema: Any) -> None:
     assert isinstance(arguments_for(spec(parameters=schema), {"a": 1}), str)
 
 
+def test_schema_that_refers_to_itself_for_ever_is_no_crash() -> None:
+    """Whatever the depth at which Python's limit would come."""
+
+    def judged(deeper: int) -> Any:
+        return judged(deeper - 1) if deeper else arguments_for(spec(parameters={"$ref": "#"}), {"a": 1})
+
+    assert all("too much" in judged(deeper) for deeper in range(8))
+
+
 def test_a_schema_keeps_the_rules_of_its_draft() -> None:
     """And brings no validator of its own, whose patterns Python would search."""
     draft7 = "http://json-schema.org/draft-07/schema#"
@@ -247,3 +263,28 @@ def test_no_schema_freezes_the_loop() -> None:
     tool = spec(parameters={"properties": {"a": {"uniqueItems": True}}})
     assert arguments_for(tool, {"a": objects}) == {"a": objects}
     assert time.thread_time() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        ({"items": {"type": "string", "pattern": "^a"}}, ["a"] * 28_000),
+        ({"anyOf": [{"pattern": f"a{n}$"} for n in range(40)]}, "b" * 1_000_000),
+        ({"allOf": [{"uniqueItems": True}] * 40}, [{"n": n} for n in range(20_000)]),
+    ],
+    ids=["many items", "long text", "long list"],
+)
+def test_condition_has_a_budget(condition: Any, value: Any) -> None:
+    started = time.thread_time()
+    with pytest.raises(TooMuch):
+        fits({"a": condition, "b": False}, {"a": value})
+    assert time.thread_time() - started < 2
+    items: Any = {"items": {"type": "string", "pattern": "^a"}}
+    assert fits({"a": items}, {"a": ["a"] * 5_000})
+
+
+def test_all_rules_share_the_budget() -> None:
+    budget = Budget()
+    condition: Any = {"items": {"pattern": "^a"}}
+    with pytest.raises(TooMuch):
+        assert all(fits({"a": condition}, {"a": ["a"] * 5_000}, budget) for _ in range(9))

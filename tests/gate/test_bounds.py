@@ -90,6 +90,32 @@ def test_share_is_given_back_only_for_a_call_that_was_not_begun() -> None:
     assert used(bounds) == ["2 of 5 calls"]
 
 
+def test_share_follows_the_rule_and_the_amounts() -> None:
+    rule = {"ask": "never", "at_most": {"calls": 9, "sum": {"amount": 100}}}
+    bounds = Bounds(Approvals.model_validate(rules(rule, rule)))
+    assert bounds.take("a", "rules.0", {"amount": 30})
+    assert not bounds.take("a", "rules.0", {"amount": 30}), "it has just this one"
+    assert bounds.take("a", "rules.0", {"amount": 50})
+    assert bounds.take("a", "rules.1", {"amount": 20})
+    assert used(bounds) == ["0 of 9 calls", "0 of 100 amount", "1 of 9 calls", "20 of 100 amount"]
+    bounds.begin("a")
+    assert not bounds.take("a", "rules.1", {"amount": 10}), "what was begun stays counted"
+    assert bounds.take("a", "rules.1", {"amount": 40})
+    assert bounds.take("a", "rules.0", {"amount": 40})
+    whole = ["1 of 9 calls", "40 of 100 amount", "1 of 9 calls", "40 of 100 amount"]
+    assert used(bounds) == whole
+    bounds.settle()
+    assert used(bounds) == whole
+
+
+@pytest.mark.parametrize(("rule", "amount"), [("tools.pay", 5), ("rules.0", 10)])
+def test_share_is_given_back_where_no_bound_lets_the_call_pass(rule: str, amount: int) -> None:
+    bounds = bounded({"sum": {"amount": 9}})
+    assert passes(bounds, "a", amount=5)
+    assert not bounds.take("a", rule, {"amount": amount})
+    assert used(bounds) == ["0 of 9 amount"]
+
+
 def test_call_that_is_judged_again_keeps_its_share() -> None:
     bounds = bounded({"calls": 1})
     assert passes(bounds, "a")

@@ -245,3 +245,11 @@ def test_a_signature_for_the_run_above_pauses_but_does_not_abort() -> None:
         with pytest.raises(Refused):
             at.accept(signed_command(command, **above))
     assert at.signed_ids == ("old", "c1")
+
+
+def test_edit_that_takes_too_long_to_judge_is_refused() -> None:
+    rule = {"tools": ["pay"], "arguments": {"to": {"anyOf": [{"pattern": f"a{n}$"} for n in range(40)]}}}
+    at = requests("team", {"rules": [rule]})
+    request = ask(at)
+    with pytest.raises(Refused, match="too much to check"):
+        at.decide(say(request, "edit", arguments={"amount": 1, "to": "b" * 1_000_000}), 0)

@@ -252,6 +252,41 @@ async def test_part_of_a_lost_inner_run_stays_used(error: Any, left: int) -> Non
         assert run.begun[1] == left
 
 
+# -- judged again --------------------
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["not begun", "begun"])
+async def test_call_counts_where_the_rule_lets_it_pass_that_decides_in_the_end(begins: bool) -> None:
+    rules = Approvals.model_validate({"rules": [
+        {"tools": ["put"], "after": "untrusted", "ask": "never", "at_most": {"calls": 1}, "then": "reject"},
+        {"tools": ["put"], "ask": "never", "at_most": {"calls": 100}},
+    ]})  # fmt: skip
+    run = bench(["tools put 1", "tools put 2"], rules, labels={"people": ["untrusted"]})
+    run.away = "" if begins else "the store is away"
+    run.blocked |= {"put"} if begins else set()
+    async with run:
+        await run.command("steer", text="as this mail says")
+        await run.command("pause", at_once=True)
+        await run.command("resume")
+        run.away = ""
+        await run.release()
+        await run.pass_time(10)
+        assert "put 2" not in run.calls
+        assert used(run) == ["1 of 1 call", f"{int(begins)} of 100 calls"]
+
+
+async def test_call_that_new_code_has_changed_takes_what_it_needs() -> None:
+    run = bench(["tools put 3", "tools put 90"], approvals(most=100), hops=True)
+    run.plays, run.away = False, "the store is away"
+    async with run:
+        run.deployed = ("put 3", "put 60")
+        await run.command("pause", at_once=True)
+        run.away = ""
+        await run.command("resume")
+        assert [str(one.bound.used) for one in run.open if one.bound] == ["60"]
+        assert run.open[0].arguments == {"x": 90}
+
+
 # -- whatever happens --------------------
 
 PLANS = [

@@ -24,7 +24,7 @@ from workflows.api import Limits
 from workflows.engine.run_state import MAX_EARLY
 from workflows.gate.decisions import Refused
 from workflows.hosts import CallAnswer, CallSite, HostCall
-from workflows.people import Approvals, People, RequestSettings
+from workflows.people import Approvals, People, RequestSettings, StandingApproval
 
 ASKED = Approvals()
 UNKNOWN = ToolResult(id="c0", tool="pay", output="its worker died", error="unknown_outcome")
@@ -169,6 +169,53 @@ def lost_payment() -> Bench:
 async def test_title_that_is_cut_says_so() -> None:
     async with Bench(brain(f"tools pay {'9' * 120}"), approvals=ASKED) as bench:
         assert bench.drive.status().doing == f'pay(x="{"9" * 96}…)'
+
+
+@pytest.mark.parametrize("decided", ["", "approve", "edit"])
+async def test_call_that_new_code_has_changed_is_asked_about_anew(decided: Any) -> None:
+    both = Approvals(effects={"read": "always"})
+    bench = Bench(brain("tools look 1; pay 3"), approvals=both, hops=True)
+    bench.plays = False  # it plays with one code
+    async with bench:
+        look, pay = bench.open
+        if decided:
+            more = {"arguments": {"x": "2"}} if decided == "edit" else {}
+            await bench.decide(decided, request=pay, **more)
+        bench.deployed = ("pay 3", "pay 999")
+        await bench.command("pause")
+        await bench.command("resume")
+        assert [(one.id, one.arguments) for one in bench.open] == [("r1", {"x": "1"}), ("r3", {"x": "999"})]
+        with pytest.raises(Refused, match="r2 is closed"):
+            await bench.decide("approve", request=pay, by="bob")
+        await bench.decide("approve", request=look)
+        assert bench.calls == ["ask_model"]
+        await bench.decide("approve")
+        assert bench.calls == ["ask_model", "look 1", "pay 999", "ask_model"]
+
+
+async def test_request_is_withdrawn_if_new_code_cannot_make_its_call() -> None:
+    bench = Bench(brain("tools pay 3"), approvals=ASKED, hops=True)
+    bench.plays = False  # it plays with one code
+    async with bench:
+        bench.deployed = ("pay 3", "buy 3")
+        await bench.command("pause")
+        await bench.command("resume")
+        assert [one.outcome for one in bench.result.decisions] == ["withdrawn"]
+        assert bench.result.answer == "unknown_tool Unknown tool: buy"
+
+
+async def test_call_that_takes_too_long_to_judge_is_refused() -> None:
+    many = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "string"}}}}
+    rule = {"tools": ["pay"], "arguments": {"x": {"items": {"pattern": "^a"}}}, "ask": "never"}
+    rules = Approvals.model_validate({"rules": [rule]})
+    pay = PAY.model_copy(update={"parameters": many})
+    items = ",".join(['"a"'] * 30_000)
+    async with Bench(brain(f"tools pay [{items}]"), approvals=rules, tools=(pay,)) as bench:
+        assert bench.open == ()
+        assert bench.result.answer == (
+            "bad_arguments The arguments do not fit pay: there is too much to check in them against the "
+            "approval rules; give shorter ones"
+        )
 
 
 async def test_call_is_counted_once_it_is_made() -> None:
@@ -383,6 +430,38 @@ async def test_tool_finds_out_whether_call_took_effect(found: Reconciled, made: 
 
 
 FIND = RECONCILES.model_copy(update={"name": "find"})
+
+
+@pytest.mark.parametrize("hops", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "kinds", "group"),
+    [
+        ({"request": {"group": "ops"}}, {}, "ops"),
+        ({"request": {"group": "ops"}, "ask": "first_time"}, {}, "ops"),
+        ({"request": {"group": "ops"}, "ask": "never", "at_most": {"calls": 2}}, {}, "ops"),
+        ({"ask": "never", "at_most": {"calls": 2}}, {"approval": {"group": "ops"}}, "ops"),
+        ({"request": {"group": "ops"}}, {"outcome": {"group": "lab"}}, "lab"),
+        ({"ask": "never"}, {"approval": {"group": "ops"}}, None),
+    ],
+    ids=["standing", "first time", "bound", "bound by default", "kind of its own", "nobody is asked"],
+)
+async def test_who_may_let_a_call_happen_says_whether_it_did(
+    rule: Any, kinds: Any, group: str | None, hops: bool
+) -> None:
+    groups = {"ops": {"members": ["ann"]}, "lab": {"members": ["lou"]}}
+    people = People.model_validate({"groups": groups, "kinds": kinds})
+    rules = Approvals.model_validate({"rules": [{"tools": ["pay"], **rule}]})
+    plans = ["tools pay 3", "tools look a", "tools pay 3"]
+    bench = Bench(
+        lambda call: plans.pop(0) if plans else "answer b", people=people, approvals=rules, hops=hops
+    )
+    bench.blocked.add("look")
+    async with bench:
+        if bench.open:
+            await bench.decide("approve", standing_approval=StandingApproval(same=True))
+        bench.results["pay"] = UNKNOWN
+        await bench.release()
+        assert [(one.kind, one.group) for one in bench.open] == [("outcome", group)]
 
 
 @pytest.mark.parametrize("unattended", [False, True])

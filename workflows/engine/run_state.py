@@ -436,9 +436,9 @@ class RunState:
             if event.moment is not None and event.moment in self.people.notify:
                 self.host.notify(event.moment, event.request)
 
-    def withdraw_requests(self, why: str, kind: Kind | None = None) -> None:
-        """Requests of this kind, or all, are no longer asked."""
-        self.requests.withdraw(self.host.now(), why, kind=kind)
+    def withdraw_requests(self, why: str, kind: Kind | None = None, only: str | None = None) -> None:
+        """Requests of this kind, `only` this one, or all, are no longer asked."""
+        self.requests.withdraw(self.host.now(), why, kind=kind, only=only)
         self.log_requests()
 
     # -- what others see --------------------

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from activities.contracts import Frozen, JsonObject, Label, ToolSpec
 from workflows.gate.arguments import (
+    Budget,
     argument_names,
     argument_problem,
     checks_path,
@@ -63,12 +64,13 @@ __all__ = [
 
 
 class RequiredApproval(Frozen):
-    """A call needs approval: the entry of the policy that says so, and how people are asked."""
+    """What the policy says of a call: the entry that decides, and how people are asked."""
 
     rule: str
     """`rules.0`, `tools.pay` or `effects.unsafe`."""
     mode: ApprovalMode
-    """`always` or `first_time`; `reject`: nobody is asked, and the call is not made."""
+    """`always` or `first_time`; `reject`: nobody is asked, and the call is not made; `never` or `rules`: it
+    passes unless `bound` says otherwise."""
     settings: RequestSettings
     spent_usd: float
     """What the run, and the runs above it, had spent by then."""
@@ -78,6 +80,11 @@ class RequiredApproval(Frozen):
     """Those that the run had by then."""
     after: tuple[Label, ...] = ()
     """Those without which the rule would not fit."""
+
+    @property
+    def passes(self) -> bool:
+        """The call needs nobody's approval."""
+        return self.bound is None and self.mode in ("never", "rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +111,29 @@ class ApprovalPolicy:
         labels: tuple[Label, ...] = (),
         activity_id: str = "",
     ) -> RequiredApproval | None:
-        """What approval a call needs; None: none. Earlier approvals of people are not considered here.
-        `labels` are those of the run.
+        """What approval a call needs; None: none. As `judge`."""
+        judged = self.judge(tool, arguments, spent_usd=spent_usd, labels=labels, activity_id=activity_id)
+        return None if judged.passes else judged
+
+    def judge(
+        self,
+        tool: str,
+        arguments: JsonObject,
+        *,
+        spent_usd: float,
+        labels: tuple[Label, ...] = (),
+        activity_id: str = "",
+        budget: Budget | None = None,
+    ) -> RequiredApproval:
+        """What the policy says of a call. Earlier approvals of people are not considered here. `labels` are
+        those of the run. Raises TooMuch beyond the `budget` for conditions.
 
         The first rule that fits decides, else the entry of the tool, else that of its effect. A tool that the
         run does not have is never called, so it needs none. What the call has taken of its rule's bounds is
         its own.
         """
-        entry, mode, rule = self._entry(tool, arguments, spent_usd, labels)
+        entry, mode, rule = self._entry(tool, arguments, spent_usd, labels, budget or Budget())
         bound = self.bounds.passed(entry, arguments, besides=activity_id)
-        if bound is None and mode in ("never", "rules"):
-            return None
         return RequiredApproval(
             rule=entry,
             mode=rule.then if rule and bound else mode,
@@ -129,17 +148,17 @@ class ApprovalPolicy:
         self, tool: str, arguments: JsonObject, *, spent_usd: float, labels: tuple[Label, ...] = ()
     ) -> str:
         """The entry that decides on a call: `rules.0`, `tools.pay` or `effects.unsafe`."""
-        return self._entry(tool, arguments, spent_usd, labels)[0]
+        return self._entry(tool, arguments, spent_usd, labels, Budget())[0]
 
     def _entry(
-        self, tool: str, arguments: JsonObject, spent_usd: float, labels: tuple[Label, ...]
+        self, tool: str, arguments: JsonObject, spent_usd: float, labels: tuple[Label, ...], budget: Budget
     ) -> tuple[str, ApprovalMode, ApprovalRule | None]:
         if (spec := self.specs.get(tool)) is None:
             return "", "never", None
         for number, rule in enumerate(self.approvals.rules):
             costs = rule.cost_above is None or spent_usd > rule.cost_above
             is_now = costs and set(rule.after) <= set(labels)
-            if is_now and covers(rule, spec) and fits(rule.arguments, arguments):
+            if is_now and covers(rule, spec) and fits(rule.arguments, arguments, budget):
                 return f"rules.{number}", rule.ask, rule
         if tool in self.approvals.tools:
             return f"tools.{tool}", self.approvals.tools[tool], None
@@ -342,8 +361,10 @@ class Grant(Frozen):
         """Who has approved, as the log shows them."""
         return tuple(person_label(name, self.verified) for name in self.by)
 
-    def holds(self, required: RequiredApproval, tool: str, arguments: JsonObject, needed: int) -> bool:
-        """Enough of the people who would decide on this call have approved it already."""
+    def holds(
+        self, required: RequiredApproval, tool: str, arguments: JsonObject, needed: int, budget: Budget
+    ) -> bool:
+        """Enough of the people who would decide on this call have approved it already. Raises TooMuch."""
         if tool != self.tool or required.mode == "reject" or not set(required.after) <= set(self.labels):
             return False
         if self.rule is not None:
@@ -352,7 +373,7 @@ class Grant(Frozen):
             len(self.by) >= needed
             and reaches(required.settings, self.group, self.decided_by)
             and (self.same is None or digest_of(arguments) == self.same)
-            and fits(self.arguments, arguments)
+            and fits(self.arguments, arguments, budget)
         )
 
 

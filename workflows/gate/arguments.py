@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -29,8 +30,8 @@ from workflows.machines.common.json_schema import SAFE_KEYWORDS, error_text, ext
 from workflows.people import json_problem
 
 __all__ = [
-    "Condition", "argument_names", "argument_problem", "arguments_for", "checks_path", "closed_schema",
-    "condition_problem", "fits", "fitted", "has_key", "number_problem",
+    "Budget", "Condition", "TooMuch", "argument_names", "argument_problem", "arguments_for", "checks_path",
+    "closed_schema", "condition_problem", "fits", "fitted", "has_key", "number_problem",
 ]  # fmt: skip
 
 Condition = JsonObject | bool
@@ -40,7 +41,15 @@ ARGUMENTS_BYTES = 2 * 2**20
 """The most that a call's arguments may have as JSON."""
 CHECKS = 100_000
 """Keywords that are checked for one call; more would take seconds, which no workflow task has."""
-LEFT: ContextVar[list[int]] = ContextVar("left")
+CONDITION_CHECKS = 25_000
+"""The same for the conditions of all rules together."""
+CHARS_PER_CHECK, ITEMS_PER_CHECK = 1_000, 10
+"""What a keyword looks at besides counts as further ones: characters of a text; items of a list or an object,
+also of its own."""
+CHECKING_DEPTH = 150
+"""Keywords inside each other, as where a schema refers to itself. Python's own limit comes at some 200; inside the
+library's compiled code it is no exception that can be caught."""
+LEFT: ContextVar[Budget] = ContextVar("left")
 CONVERSIONS = 5
 """Passes over the arguments: JSON in a text may hold a text that holds a number."""
 PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,399})(\.[0-9]{1,399})?")
@@ -73,6 +82,31 @@ CONDITION: JsonObject = {
 """JSON schema of a condition, beside the draft's own."""
 FORMATS = FormatChecker(())
 FORMATS.checks("re2", ValueError)(lambda pattern: compiled(pattern, steps=PATTERN_STEPS) is not None)
+
+
+class TooMuch(ValueError):
+    """There is too much to check in the arguments of a call."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many keywords may still be checked for one call."""
+
+    left: int = CONDITION_CHECKS
+    depth: int = 0
+
+    def spend(self, wanted: Any, instance: Any) -> None:
+        """Count a keyword. Raises TooMuch."""
+        self.left -= 1 + _size(wanted) + _size(instance)
+        if self.left < 0 or self.depth > CHECKING_DEPTH:
+            raise TooMuch("there is too much to check in them")
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value) // CHARS_PER_CHECK
+    return len(value) // ITEMS_PER_CHECK if isinstance(value, list | dict) else 0
+
 
 # -- a tool's arguments --------------------
 
@@ -108,11 +142,18 @@ class _Misfit(ValueError):
 
 
 def _fitted_arguments(schema: JsonObject, arguments: JsonObject, word: str = "arguments") -> JsonObject:
+    try:
+        return _fitted_within_budget(schema, arguments, word)
+    except TooMuch as problem:
+        raise _Misfit(f"{problem} against its schema") from None
+
+
+def _fitted_within_budget(schema: JsonObject, arguments: JsonObject, word: str) -> JsonObject:
     fitted = copy.deepcopy(arguments)
     _check_json(fitted)
     validator = _validator_of(json.dumps(schema))
     plain = validator.schema
-    LEFT.set([CHECKS])
+    LEFT.set(Budget(CHECKS))
     errors = list(validator.iter_errors(fitted))
     for _ in range(CONVERSIONS):
         if not any([_convert(fitted, leaf) for leaf in _leaves(errors)]):
@@ -279,12 +320,13 @@ def _referenced_schema(reference: str, root: JsonObject) -> Any:
 # -- conditions --------------------
 
 
-def fits(conditions: Mapping[str, Condition], arguments: JsonObject) -> bool:
+def fits(conditions: Mapping[str, Condition], arguments: JsonObject, budget: Budget | None = None) -> bool:
     """Every named argument is there and fits its schema, or is absent where the condition is `false`.
 
     The arguments are fitted ones. An argument that the call leaves out, and that has no default, fits only
-    `false`.
+    `false`. Raises TooMuch where the budget does not suffice.
     """
+    LEFT.set(budget or Budget())
     if any((name in arguments) is (condition is False) for name, condition in conditions.items()):
         return False
     validator = _condition_validator()
@@ -439,12 +481,14 @@ def _tool_validator(draft: str) -> Any:
 def _check_counted(
     check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
-    """A keyword, as long as the arguments have not been looked at too often. Raises _Misfit."""
-    left = LEFT.get()
-    left[0] -= 1 + (len(wanted) // 10 if isinstance(wanted, list) else 0)
-    if left[0] < 0:
-        raise _Misfit("there is too much to check in them against its schema")
-    yield from check(validator, wanted, instance, schema) or ()
+    """A keyword, as long as the arguments have not been looked at too often. Raises TooMuch."""
+    budget = LEFT.get()
+    budget.spend(wanted, instance)
+    budget.depth += 1
+    try:
+        yield from check(validator, wanted, instance, schema) or ()
+    finally:  # also where nobody asks for a second error
+        budget.depth -= 1
 
 
 def _of_kind(
@@ -460,7 +504,6 @@ def _of_kind(
 @cache
 def _condition_validator() -> Any:
     """The validator class of conditions."""
-    safe = {**Draft202012Validator.VALIDATORS, **SAFE_KEYWORDS}
-    return extend(
-        Draft202012Validator, {key: partial(_of_kind, kind, safe[key]) for key, kind in KIND_OF.items()}
-    )
+    every = {**Draft202012Validator.VALIDATORS, **SAFE_KEYWORDS}
+    every |= {key: partial(_of_kind, kind, every[key]) for key, kind in KIND_OF.items()}
+    return extend(Draft202012Validator, {key: partial(_check_counted, check) for key, check in every.items()})

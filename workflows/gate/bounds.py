@@ -6,7 +6,8 @@ The whole rule:
     side by side cannot pass together what they could not pass one by one.
 2.  A share is given back when the call was surely not made: no worker began it, its arguments did not fit, or
     the effect ended before its turn came. All else stays counted: what failed, what was undone, what nobody
-    knows the outcome of. Rollbacks and new executions keep the count. A call that is made again counts once.
+    knows the outcome of. Rollbacks and new executions keep the count. A call that is made again counts once;
+    where another rule decides by then, it counts there, too.
 3.  A call that people are asked about takes nothing. Nor does one that passes beyond the bound by a standing
     approval: people have said yes to it, so it is no part of what passes unasked.
 4.  What cannot be counted passes every bound: an amount that is missing, no number, or below 0. A negative
@@ -122,13 +123,27 @@ class Bounds:
     # -- calls --------------------
 
     def take(self, name: str, rule: str, arguments: JsonObject) -> bool:
-        """A call takes its share: it is about to be made unasked. False: it has one, or needs none."""
-        amounts = self._amounts(rule, arguments)
-        if not amounts or name in self._shares or self.passed(rule, arguments) is not None:
+        """A call takes its share: it is about to be made unasked. False: it has just this one, or gets none.
+
+        It may have taken another one, before another rule decided or new code changed its amounts. That is
+        given back; if the call was begun, what is more comes to it.
+        """
+        counted = {
+            key: amount for key, amount in self._amounts(rule, arguments).items() if amount is not None
+        }
+        has = self._shares.get(name, _Share(amounts={}))
+        begun = has.amounts if has.begun >= 1 else {}
+        share = {**begun, **{key: max(amount, begun.get(key, amount)) for key, amount in counted.items()}}
+        if has.amounts == share:
             return False
-        counted = {key: amount for key, amount in amounts.items() if amount is not None}
-        self._use(counted)
-        self._shares[name] = _Share(amounts=counted)
+        is_beyond = self.passed(rule, arguments, besides=name) is not None
+        self.give_back(name)
+        if is_beyond or not counted:
+            return False
+        if begun:
+            self._drop(name)
+        self._use(share)
+        self._shares[name] = has.model_copy(update={"amounts": share})
         return True
 
     def give_back(self, name: str) -> None:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from activities.contracts import Frozen, JsonObject
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, person_label, reaches
-from workflows.gate.arguments import argument_problem, arguments_for, condition_problem
+from workflows.gate.arguments import TooMuch, argument_problem, arguments_for, condition_problem
 from workflows.gate.texts import utc_text
 from workflows.kernel.canonical import canonical, digest_of
 from workflows.kernel.labels import names
@@ -184,9 +184,14 @@ class DecisionRules:
         """Who may approve a small payment may not turn it into one that others must approve."""
         spent_usd = required.spent_usd if required else 0
         labels = required.labels if required else names(request.labels)
-        after = self.policy.required_approval(
-            request.tool or "", arguments, spent_usd=spent_usd, labels=labels
-        )
+        try:
+            after = self.policy.required_approval(
+                request.tool or "", arguments, spent_usd=spent_usd, labels=labels
+            )
+        except TooMuch as problem:
+            raise Refused(
+                f"These arguments cannot be judged: {problem} against the approval rules. Give shorter ones."
+            ) from None
         if after is None:
             return
         if after.mode == "reject":

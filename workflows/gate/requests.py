@@ -7,7 +7,7 @@ which messages and deadlines are brought decides, and nothing else does.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from activities.contracts import Frozen, JsonObject, Label, LabelSource, NoticeMoment, ToolCall
 from workflows.gate.approvals import (
@@ -21,6 +21,7 @@ from workflows.gate.approvals import (
     problems,
     vote_content,
 )
+from workflows.gate.arguments import Budget
 from workflows.gate.decisions import IMMEDIATE, DecisionRules, Refused, content_digest, request_list
 from workflows.gate.texts import Topic, outcome_text
 from workflows.kernel.canonical import canonical, digest_of
@@ -52,6 +53,17 @@ OUTCOMES: dict[Verb, RequestOutcome] = {
     "finish": "finished",
     "abort": "aborted",
 }
+
+
+class Judged(NamedTuple):
+    """What a call needs."""
+
+    required: RequiredApproval | None
+    """The approval that it needs; None: it may be made."""
+    earlier: tuple[str, ...]
+    """Who has approved such a call earlier in the run, as the log shows them; empty: nobody needed to."""
+    policy: RequiredApproval
+    """What the policy says of it, whoever has approved such calls."""
 
 
 class RequestPlace(Frozen):
@@ -159,22 +171,20 @@ class Requests:
 
     def approval_for(
         self, run: ToolCall, *, spent_usd: float, labels: tuple[Label, ...] = (), activity_id: str = ""
-    ) -> tuple[RequiredApproval | None, tuple[str, ...]]:
-        """What approval this call needs, with fitted arguments; None: it may be made. Then, who has approved
-        such a call earlier in the run, as the log shows them; empty: nobody needed to.
+    ) -> Judged:
+        """What approval this call needs, with fitted arguments. Raises TooMuch if that takes too long to say.
 
         It is about calls that were not asked about yet: what was decided on this very call is in its request.
         `spent_usd` includes what the runs above a child run had spent; `labels` are those of the run.
         """
-        required = self.policy.required_approval(
-            run.tool, run.arguments, spent_usd=spent_usd, labels=labels, activity_id=activity_id
-        )
-        if required is None:
-            return None, ()
-        needed = self.policy.people.quorum_for(required.settings)
-        holding = (one for one in self._grants if one.holds(required, run.tool, run.arguments, needed))
-        earlier = next((one.approvers for one in holding), ())
-        return (None if earlier else required), earlier
+        facts: Any = {"spent_usd": spent_usd, "labels": labels, "activity_id": activity_id}
+        budget = Budget()
+        judged = self.policy.judge(run.tool, run.arguments, budget=budget, **facts)
+        if judged.passes:
+            return Judged(None, (), judged)
+        call = (run.tool, run.arguments, self.policy.people.quorum_for(judged.settings), budget)
+        earlier = next((one.approvers for one in self._grants if one.holds(judged, *call)), ())
+        return Judged(None if earlier else judged, earlier, judged)
 
     # -- opening --------------------
 
@@ -373,10 +383,11 @@ class Requests:
         )
         self._tell("Expired", request, reason=reason)
 
-    def withdraw(self, now: float, reason: str, kind: Kind | None = None) -> None:
-        """Close all open requests, or those of one kind: a command or the end of the run came first."""
+    def withdraw(self, now: float, reason: str, kind: Kind | None = None, only: str | None = None) -> None:
+        """Close all open requests, those of one kind, or `only` that one: a command or the end of the run
+        came first."""
         for request in self.open_requests:
-            if kind is None or request.kind == kind:
+            if kind in (None, request.kind) and only in (None, request.id):
                 withdrawn = self._close(request, "withdrawn", now)
                 text = f"{request.id} {request.kind}: {reason}"
                 self._tell("Withdrawn", withdrawn, by="kernel", reason=text, why=reason)

@@ -21,6 +21,7 @@ from activities.contracts import (
     added,
     cost_of_tools,
 )
+from workflows.gate.approvals import RequiredApproval
 from workflows.gate.texts import edit_note
 from workflows.kernel.labels import NOT_MADE
 from workflows.kernel.places import tool_calls
@@ -49,6 +50,8 @@ class ToolCallRecord(BaseModel):
     """The request for its approval."""
     passed: bool = False
     """An earlier approval lets it pass."""
+    policy: RequiredApproval | None = None
+    """Whom the policy would ask, of a call that passes by an earlier approval or within a bound."""
     arguments: JsonObject | None = None
     """Those that a person gave instead of the model's."""
     edited_by: str = ""

@@ -28,7 +28,8 @@ from workflows.engine.calls.under_way import CallToBegin
 from workflows.engine.run_state import Preempted
 from workflows.gate import texts
 from workflows.gate.approvals import RequiredApproval
-from workflows.gate.arguments import arguments_for
+from workflows.gate.arguments import TooMuch, arguments_for
+from workflows.kernel.canonical import canonical
 from workflows.kernel.labels import names
 from workflows.kernel.snapshot import Suspension
 from workflows.people import Request
@@ -64,16 +65,27 @@ class PendingToolCall(Call[ToolCallRecord]):
         made gets its result here."""
         wanted, record = self.wanted, self.record
         spec = self.run.specs.get(wanted.tool)
+        fitted = None if spec is None else arguments_for(spec, wanted.arguments)
+        if isinstance(fitted, dict):
+            filled = tuple(argument for argument in fitted if argument not in wanted.arguments)
+            self.call = wanted.model_copy(update={"arguments": fitted, "filled": filled})
+        if record.request and record.answer is None:
+            self._forget_stale_request(fitted)
         if record.arguments is not None:
             given = {"arguments": record.arguments, "edited_by": record.edited_by}
             self.call = wanted.model_copy(update=given)
-        elif spec is None:
+        elif fitted is None:
             self._leave_out("unknown_tool", f"Unknown tool: {wanted.tool}")
-        elif isinstance(fitted := arguments_for(spec, wanted.arguments), str):
+        elif isinstance(fitted, str):
             self._leave_out("bad_arguments", fitted)
-        else:
-            filled = tuple(argument for argument in fitted if argument not in wanted.arguments)
-            self.call = wanted.model_copy(update={"arguments": fitted, "filled": filled})
+
+    def _forget_stale_request(self, fitted: JsonObject | str | None) -> None:
+        """After new code has changed the call, what people were asked, and have decided, is about another."""
+        run, record = self.run, self.record
+        asked = run.requests.get(record.request)
+        if canonical([asked.tool, asked.arguments]) != canonical([self.wanted.tool, fitted]):
+            run.withdraw_requests("the call has changed", only=record.request)
+            record.request, record.arguments, record.edited_by = "", None, ""
 
     def _leave_out(self, error: ToolError, text: str) -> None:
         """It is not made; the model is told why."""
@@ -87,13 +99,20 @@ class PendingToolCall(Call[ToolCallRecord]):
             return
         spent_usd = run.task.spent_above_usd + run.suspension.ledger.used("cost_usd")
         facts: Any = {"spent_usd": spent_usd, "labels": names(run.labels)}
-        required, earlier = run.requests.approval_for(self.call, activity_id=self.name, **facts)
+        try:
+            required, earlier, policy = run.requests.approval_for(self.call, activity_id=self.name, **facts)
+        except TooMuch as problem:
+            run.bounds.give_back(self.name)
+            text = f"The arguments do not fit {self.call.tool}: {problem} against the approval rules"
+            self._leave_out("bad_arguments", f"{text}; give shorter ones")
+            return
         if required is None:
             if earlier and not record.passed:
                 record.passed = True
                 text = f"{self.call.title} was approved before, by {', '.join(earlier)}"
                 run.log_event("ApprovedBefore", reason=text)
-            self._take_share(run.requests.policy.entry(self.call.tool, self.call.arguments, **facts))
+            record.policy = policy if earlier or policy.rule in run.bounds.rules else None
+            self._take_share(policy.rule)
             return
         run.bounds.give_back(self.name)
         if required.mode == "reject":
@@ -252,8 +271,8 @@ class PendingToolCall(Call[ToolCallRecord]):
         run, call, record = self.run, self.call, self.record
         assert record.answer is not None
         required = None
-        if "outcome" not in run.people.kinds and record.request:
-            required = run.requests.approval_of(record.request)
+        if "outcome" not in run.people.kinds:
+            required = run.requests.approval_of(record.request) if record.request else record.policy
         topic = texts.outcome_unknown(call, record.answer.output, self.acts_until)
         request = await run.ask(topic, self.activity_id, required)
         if request is None:
