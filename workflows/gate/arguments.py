@@ -47,8 +47,8 @@ CHARS_PER_CHECK, ITEMS_PER_CHECK = 1_000, 10
 """What a keyword looks at besides counts as further ones: characters of a text; items of a list or an object,
 also of its own."""
 CHECKING_DEPTH = 150
-"""Keywords inside each other, as where a schema refers to itself. Python's own limit comes at some 200; inside
-the library's compiled code it is no exception that can be caught."""
+"""Keywords inside each other, as where a schema refers to itself. Python's own limit comes at some 200. In
+the library's compiled code no exception that can be caught comes of it."""
 LEFT: ContextVar[Budget] = ContextVar("left")
 CONVERSIONS = 5
 """Passes over the arguments: JSON in a text may hold a text that holds a number."""
