@@ -44,13 +44,14 @@ from client.runs.words import counted
 from workflows import registry
 from workflows.api import AgentTask
 from workflows.engine.loop import Drive
+from workflows.gate.decisions import Refused
 from workflows.hosts import CallAnswer, CallSite, HostCall
 from workflows.hosts.memory import Choice, LocalRuns
 from workflows.kernel.errors import NotLoaded, bug_text
 from workflows.kernel.machine import Extensions, Machine
 from workflows.kernel.properties import Scenario
 from workflows.kernel.snapshot import Observer, Program
-from workflows.people import Request
+from workflows.people import Decision, Request
 from workflows.task import InvalidTask, machine_of
 from workflows.verify.runs.domain import Domain, open_tool
 from workflows.verify.runs.explore import Violation
@@ -150,6 +151,8 @@ def _unlike(violation: Violation, played: _Play) -> str:
     never = next((NEVER_FAILS[type(turn.effect)] for turn in fails if type(turn.effect) in NEVER_FAILS), "")
     if not alike and never:
         return f"one answer is {never}"
+    if not alike and not violation.turns:
+        return "it broke before the first answer, so that there is nothing to play"
     if not alike:
         return f"it asked for something else after {played.number} of {size} answers{problem}"
     if violation.rounds:
@@ -326,6 +329,8 @@ class _Play:
             self.problem = f"today's code refuses the task: {error}"
         except ImpureMachine as error:
             self.problem = str(error)
+        except Refused as refused:
+            self.problem = f"the run refuses the decision: {refused}"
         except Exception as error:  # noqa: BLE001  # an author's exception may be what is looked for
             self.problem = f"today's code fails: {bug_text(error)}"
             if not self.drives:
@@ -411,8 +416,17 @@ class _Play:
             errors = {one.error for one in _results(answer) if one.tool == request.tool}
             return "reject" if "rejected" in errors else None if "expired" in errors else "approve"
         if isinstance(answer, PersonDecided) and request.kind in ("question", "escalation"):
-            return None if answer.decision == "unavailable" else answer.decision
+            return _said(answer, request)
         return None
+
+
+def _said(answer: PersonDecided, request: Request) -> Choice:
+    """The decision that gives the machine this answer, text and all; None: nobody decides."""
+    if answer.decision == "unavailable":
+        return None
+    return Decision(
+        request=request.id, digest=request.digest, decision=answer.decision, by=answer.by, text=answer.text
+    )
 
 
 def _fit(given: GivenAnswer, state: str, effect: Effect[Any]) -> Literal["exact", "by kind", ""]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
+from activities.contracts import PersonDecided
 from activities.extensions import load_modules
 from client.cassette.counterexample import NotReproduced, reproduced
 from client.cassette.file import Cassette, read_cassette, write_cassette
@@ -35,7 +36,19 @@ from ratchet import (
     do,
     state,
 )
-from ratchet.verify import MachineReport, Property, Scenario, at_most, calls, event, last, returned, verify
+from ratchet.verify import (
+    MachineReport,
+    Property,
+    Scenario,
+    at_most,
+    calls,
+    decides,
+    event,
+    last,
+    never,
+    returned,
+    verify,
+)
 from workflows.verify.runs.domain import open_tool
 
 DESK = Path(__file__).with_name("desk.py")
@@ -285,6 +298,79 @@ def test_way_that_no_host_goes_is_named(states: list[Any], table: Any, why: str)
     (one,) = verify(machine(states, table, AFTER)).counterexamples
     assert one.cassette is None
     assert why in one.unlike
+
+
+# -- what people say --------------------
+
+
+@state(S.ASK, asks={AskPerson})
+def hear(c: Memory, run: Run) -> Visit:
+    said = yield from do(AskPerson(about="question", text="paid?", options=("approve", "answer", "abort")))
+    return {}, Again(said.text) if said.text == "well" else Yes()
+
+
+def hearing(one: Property) -> Machine:
+    return machine([hear], {S.ASK: {Yes: S.DONE, Again: S.DONE}}, one)
+
+
+OBJECTED = never("no objections", event(Again))
+
+
+@pytest.mark.parametrize(
+    ("one", "decision"),
+    [
+        (OBJECTED, "answer"),
+        (never("nobody approves", decides("approve")), "approve"),
+        (never("nobody aborts", decides("abort")), "abort"),
+        (never("somebody is there", decides("unavailable")), "unavailable"),
+    ],
+    ids=["answer", "approve", "abort", "unavailable"],
+)
+def test_every_decision_of_a_person_is_played(one: Property, decision: str) -> None:
+    cassette = found(hearing(one), one.name)
+    assert cassette.counterexample is not None
+    (given,) = cassette.counterexample.answers
+    assert isinstance(given.answer, PersonDecided)
+    assert given.answer.decision == decision
+    assert judged(cassette, hearing(one)).difference == f"violates {one.name!r}, after 1 answer"
+
+
+def test_decision_that_ratchet_refuses_is_no_failure_of_the_code() -> None:
+    today = hearing(OBJECTED)
+    cassette = found(today, OBJECTED.name)
+    assert cassette.counterexample is not None
+    (given,) = cassette.counterexample.answers
+    assert isinstance(given.answer, PersonDecided)
+    blank = given.model_copy(update={"answer": given.answer.model_copy(update={"text": " "})})
+    way = cassette.counterexample.model_copy(update={"answers": (blank,)})
+    difference = judged(cassette.model_copy(update={"counterexample": way}), today).difference
+    assert difference.startswith("not judged: the run refuses the decision: An answer to r1 needs a `text`")
+
+
+# -- before the first answer --------------------
+
+
+@state(S.READ)
+def asks_undeclared(c: Memory, run: Run) -> Visit:
+    yield from do(_ask("what is it?", "read"))
+    return {}, Yes()
+
+
+@state(S.READ, asks={AskModel})
+def forgets_to_wait(c: Memory, run: Run) -> Visit:
+    return {}, Yes(do(_ask("what is it?", "read")).text)
+    yield
+
+
+@pytest.mark.parametrize(
+    ("first", "what"),
+    [(asks_undeclared, "declare it in the state's `asks`"), (forgets_to_wait, "write `yield from do(")],
+)
+def test_mistake_before_the_first_answer_is_said_once(first: Any, what: str) -> None:
+    report = verify(machine([first], {S.READ: {Yes: S.DONE}}))
+    (one,) = report.counterexamples
+    assert what in next(one.lines)
+    assert "NOT REPRODUCED" not in report.text
 
 
 # -- the machine's file --------------------
