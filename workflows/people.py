@@ -217,8 +217,22 @@ def _few(value: J) -> J:
     return value
 
 
+def _condition(value: object) -> object:
+    """0 and 1 are true and false for pydantic; here they are meant as numbers."""
+    if isinstance(value, dict | bool):
+        return value
+    if isinstance(value, int | float):
+        example = f"{{const: {value:.15g}}} or {{maximum: {value:.15g}}}"
+    else:
+        example = "{enum: [a, b]}" if isinstance(value, list | tuple) else "{const: VALUE}"
+    raise ValueError(f"expected a JSON schema, such as {example}, or false (absent)")
+
+
 Conditions = Annotated[
-    dict[Annotated[str, StringConstraints(min_length=1, max_length=200)], JsonObject | bool],
+    dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=200)],
+        Annotated[JsonObject | bool, BeforeValidator(_condition)],
+    ],
     Field(max_length=100),
     AfterValidator(_json),
     AfterValidator(_few),

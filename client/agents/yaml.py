@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from activities.agentfiles import FILE_BYTES
 from activities.configuration import read_configuration
-from activities.text import KEY_ITSELF, problem_of
+from activities.text import KEY_ITSELF, problem_of, problems_of
 from client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def parse(text: str, source: str) -> tuple[Any, Places]:
 
 def problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     """Each error of a validation in plain words."""
-    return [_problem(detail, model) for detail in error.errors(include_url=False)[:SHOWN_PROBLEMS]]
+    return [_problem(detail, model) for detail in problems_of(error)[:SHOWN_PROBLEMS]]
 
 
 def problem_text(error: ValidationError, model: type[BaseModel]) -> str:
@@ -200,7 +200,7 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
     if detail["type"] in ("tuple_type", "list_type"):
         message = f"expected a list{f', such as `[{given}]`' if isinstance(given, str) else ''}"
     elif detail["type"] in ("dict_type", "model_type", "model_attributes_type"):
-        message = "expected a mapping, such as `{key: value}`"
+        message = f"expected a mapping, such as `{_example(model, where, given)}`"
     elif (seconds := _seconds(given)) and detail["type"] in ("float_parsing", "int_parsing"):
         message = f"expected a number of seconds, such as {seconds}"
     got = repr(given)
@@ -209,6 +209,19 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
         return where, message  # a rule about the whole says what is wrong in it
     got = got if len(got) <= 80 else f"{got[:77]}..."
     return where, f"{message[:1].lower()}{message[1:]}, got {got}"
+
+
+def _example(model: type[BaseModel], where: KeyPath, given: object) -> str:
+    """A mapping that the key may have, with the given value if that is what was meant."""
+    fields = [
+        one.model_fields[where[-1]] for one in _objects_at(model, where[:-1]) if where[-1] in one.model_fields
+    ]
+    examples = [one for field in fields for one in field.examples or () if isinstance(one, dict)]
+    for example in examples:
+        ((name, value), *more) = example.items()
+        if not more and isinstance(value, int | str):
+            return f"{{{name}: {given if type(given) is type(value) else value}}}"
+    return "{key: value}"
 
 
 SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -245,11 +258,16 @@ def _homes(model: type[BaseModel], name: str, above: tuple[type[BaseModel], ...]
 
 def _keys_at(model: type[BaseModel], where: KeyPath) -> list[str]:
     """The keys of the object at a path below a model."""
+    return [name for one in _objects_at(model, where) for name in one.model_fields]
+
+
+def _objects_at(model: type[BaseModel], where: KeyPath) -> list[type[BaseModel]]:
+    """What the object at a path below a model may be."""
     found = [model]
     for part in where:  # indexes and keys of mappings are no fields: what they hold is there already
         fields = [one.model_fields[part] for one in found if part in one.model_fields]
         found = [inner for field in fields for inner in _models_in(field.annotation)] or found
-    return [name for one in found for name in one.model_fields]
+    return found
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from activities.configuration import read_configuration
 from activities.settings import Settings
-from activities.text import KEY_ITSELF, problem_of
+from activities.text import KEY_ITSELF, problem_of, problems_of
 from client.errors import UsageError
 from client.server.environment import OTHER_VARIABLES, state_folder, write_private
 
@@ -174,7 +174,7 @@ def settings_from_environment(data_dir: Path | None = None) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        lines = [_problem(one["loc"], problem_of(one)) for one in error.errors() if one["loc"]]
+        lines = [_problem(one["loc"], problem_of(one)) for one in problems_of(error) if one["loc"]]
         raise UsageError("; ".join(lines) or str(error)) from error
 
 

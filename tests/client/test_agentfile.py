@@ -71,6 +71,24 @@ def load(folder: Path, text: str) -> AgentFile:
             "expected a mapping, such as `{key: value}`, got ['Ada']",
             id="list for mapping",
         ),
+        pytest.param(
+            "approvals:\n  rules:\n    - arguments: {cents: 2000}\n",
+            ":3:19: approvals.rules[0].arguments.cents",
+            "expected a JSON schema, such as {const: 2000} or {maximum: 2000}, or false (absent), got 2000",
+            id="number for schema",
+        ),
+        pytest.param(
+            "approvals: {rules: [{arguments: {cents: 0}}]}\n",
+            ":1:34: approvals.rules[0].arguments.cents",
+            "such as {const: 0} or {maximum: 0}, or false (absent), got 0",
+            id="0 is not false",
+        ),
+        pytest.param(
+            "approvals: {rules: [{tools: [pay], ask: never, at_most: 3}]}\n",
+            ":1:48: approvals.rules[0].at_most",
+            "expected a mapping, such as `{calls: 3}`, got 3",
+            id="number for bounds",
+        ),
         pytest.param("tools: [ok, 7]\n", ":1:13: tools[1]", "7", id="number for word"),
         pytest.param("tools: [a, b, a]\n", ":1:1: tools", "a", id="tool twice"),
         pytest.param(
