@@ -179,7 +179,7 @@ class RunState:
         self.adopt(log_event(self.suspension, event, now=now, by=by, not_begun=self.not_begun, **more))
 
     def log_bounds(self, what: str, activity_id: str, bounds: Sequence[Bound]) -> None:
-        """Log what passed unasked within these bounds."""
+        """Log what may pass unasked within these bounds, or, of an inner run, has."""
         facts: list[Any] = [one.model_dump(mode="json") for one in bounds]
         about: JsonObject = {"activity_id": activity_id, "bounds": facts}
         self.log_event(WITHIN_BOUND, reason=texts.within_bound(what, bounds), about=about)

@@ -32,7 +32,7 @@ from workflows.people import Amount, Approvals, Bound
 __all__ = ["WITHIN_BOUND", "Bounds"]
 
 WITHIN_BOUND = "WithinBound"
-"""Event of a record: a call passed unasked within a bound, or an inner run has used some of one."""
+"""Event of a record: a call may pass unasked within a bound, or an inner run has used some of one."""
 EXACT = Context(prec=400)
 """Digits for a sum of any floats up to the largest bound: it is never rounded."""
 

@@ -236,10 +236,10 @@ def beyond_bound(tool: str, bound: Bound) -> str:
 
 
 def within_bound(what: str, bounds: Iterable[Bound]) -> str:
-    """What passed unasked, for the log."""
+    """`pay(cents=500) may pass unasked (rules.0: 1 of 5 calls)`, for the log."""
     rules = groupby(bounds, lambda one: one.rule)
     used = (f"{rule}: {', '.join(one.text for one in its)}" for rule, its in rules)
-    return f"{what} passed unasked ({'; '.join(used)})"
+    return f"{what} ({'; '.join(used)})"
 
 
 def result_without_call(run: ToolCall, error: ToolError, text: str) -> ToolResult:

@@ -100,7 +100,7 @@ class InnerRun(Call[AnswerRecord]):
     def _return_bounds(self, used: Iterable[Bound]) -> None:
         """What it has not used of its part of the bounds is there for others again."""
         if bounds := self.run.bounds.return_from(self.name, used):
-            self.run.log_bounds(self.wanted.title, self.name, bounds)
+            self.run.log_bounds(f"{self.wanted.title}: calls passed unasked", self.name, bounds)
 
     def _lost(self, failure: EffectFailed) -> EffectFailed:
         """It ended without a result: what it did and read is unknown here, and its part of the bounds stays

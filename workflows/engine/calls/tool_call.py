@@ -126,7 +126,7 @@ class PendingToolCall(Call[ToolCallRecord]):
         """It passes unasked: have it counted where its rule has bounds."""
         run, call = self.run, self.call
         if run.bounds.rules and run.bounds.take(self.name, entry, call.arguments):
-            run.log_bounds(call.title, self.name, run.bounds.state(entry))
+            run.log_bounds(f"{call.title} may pass unasked", self.name, run.bounds.state(entry))
 
     def _reject(self, required: RequiredApproval) -> None:
         """Its rule has it not made, and has nobody asked."""
