@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,12 +20,13 @@ from client.cli.render import record_block
 from client.console import steps as console
 from client.history.compare import align_steps
 from client.runs.readings import RecordReader
-from client.sdk.local import Local, ScriptedModel
+from client.runs.steps import reply_before_text
+from client.sdk.local import Asked, Local, ScriptedModel
 from tests.people import clerk
 from workflows import steps
 from workflows.api import AgentSpec
 from workflows.hosts.memory import LocalOutcome
-from workflows.kernel.log import LoggedCall, Record
+from workflows.kernel.log import LoggedCall, Record, checkpoints
 from workflows.status import RunResult
 
 
@@ -67,16 +69,21 @@ SILENT = ("planner without a plan", "clerk")
 """Their replies have no thought."""
 
 
-async def run(name: str) -> LocalOutcome:
-    options, script = SCRIPTS[name]
+def agent_of(name: str) -> Any:
     machine = name.partition(" ")[0]
-    agent: Any = AgentSpec(machine=machine, options=options, tools=("look",))
-    if machine == "clerk":
-        agent = clerk.MACHINE
+    spec = AgentSpec(machine=machine, options=SCRIPTS[name][0], tools=("look",))
+    return clerk.MACHINE if machine == "clerk" else spec
+
+
+def local(name: str, **more: Any) -> Local:
+    _, script = SCRIPTS[name]
     replies = [json.dumps(one) if isinstance(one, dict) else one for one in script]
     tool = Tool(name="look", params=Place, run=lambda place: f"saw {place.x}", effect="read")
-    model = ScriptedModel(replies)
-    done = await Local(agent, model=model, tools=[tool], check_purity=False).run("look at a and b")
+    return Local(agent_of(name), model=ScriptedModel(replies), tools=[tool], check_purity=False, **more)
+
+
+async def run(name: str) -> LocalOutcome:
+    done = await local(name).run("look at a and b")
     assert (done.result.exit_reason != "broken_rule", done.result.ok) == (True, True)
     return done
 
@@ -136,6 +143,36 @@ async def test_every_view_tells_the_same_steps_thoughts_and_calls(name: str) -> 
         other = "b" if x == "a" else "a"
         for text in (blocks[number], str(items), " ".join(pair.summary), lines[number].summary):
             assert f'look(x="{other}")' not in text
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_step_behind_a_reply_is_said_to_make_its_calls_first(name: str) -> None:
+    store: dict[str, list[str]] = {}
+    done = await local(name, store=store).run("look at a and b", trace_id="one")
+    for point in checkpoints(done.records):
+        first = await first_of(name, store, point.step)
+        text = reply_before_text(done.records, point.step)
+        assert (first == "model") is not bool(text), (point, first, text)
+        assert (first == "nothing") is ("reads nothing new" in text)
+
+
+async def first_of(name: str, store: dict[str, list[str]], step: int) -> str:
+    """What a run does first that begins this step again."""
+    done: list[str] = []
+
+    def model(asked: Asked) -> str:
+        done.append("model")
+        return "no more"
+
+    def look(place: Place) -> str:
+        done.append(place.x)
+        return "seen"
+
+    tool = Tool(name="look", params=Place, run=look, effect="read")
+    again = Local(agent_of(name), model=model, tools=[tool], check_purity=False, store=dict(store))
+    with suppress(Exception):  # what the model says then fits no machine
+        await again.replay("one", step, "look at a and b")
+    return done[0] if done else "nothing"
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

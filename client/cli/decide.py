@@ -30,6 +30,7 @@ from client.history.checkpoints import source_of
 from client.keys import Signer, signer
 from client.runs.amounts import amounts_from, caps_from, check_counter
 from client.runs.requests import AnyRequest, command_text, decision_text
+from client.runs.steps import reply_before_text
 from client.runs.words import plain, request_line
 from client.sdk.agent import AgentClient
 from client.sdk.people import command_from, decision_from
@@ -373,9 +374,11 @@ async def rollback(  # noqa: PLR0913, PLR0917  # one parameter for each option
     order = command_from("rollback", reason, step=step, compensate=compensate)
     async with common.client() as client:
         run_id = await client.find(run, running=True)
-        await _check_step(client, run_id, step)
+        behind = await _check_step(client, run_id, step)
         calls = await _effects(client, run_id, step)
         _print_effects(calls, order)
+        if behind:
+            note(behind)
         while not yes:
             await confirm(f"Roll {run_id} back to step {step}{', and undo what can be undone' * compensate}?")
             confirmed, calls = calls, await _effects(client, run_id, step)
@@ -386,17 +389,20 @@ async def rollback(  # noqa: PLR0913, PLR0917  # one parameter for each option
         return await _command_one(client, how, run_id, order, effects=calls or ())
 
 
-async def _check_step(client: AgentClient, run_id: str, step: int) -> None:
-    """Raise a UsageError that names the steps when there is no such one.
+async def _check_step(client: AgentClient, run_id: str, step: int) -> str:
+    """What comes before the model is asked, if something does. Raises a UsageError that names the steps when
+    there is no such one.
 
     Where the log or the machine cannot be read here, the run itself refuses.
     """
     try:
-        (await source_of(client, run_id)).checkpoint(step)
+        source = await source_of(client, run_id)
+        source.checkpoint(step)
     except UsageError:
         raise
     except RatchetError:
-        return
+        return ""
+    return reply_before_text(source.records, step)
 
 
 async def _effects(client: AgentClient, run_id: str, step: int) -> tuple[DoneCall, ...] | None:

@@ -23,6 +23,7 @@ from client.cli.worker import check_worker, own_worker, remember_for_workers, ta
 from client.errors import UsageError
 from client.history.checkpoints import source_of
 from client.history.fork import ForkChanges, forked_task
+from client.runs.steps import reply_before_text
 from client.runs.words import counted, plain
 from client.server.workerconfig import Allowed
 from workflows.api import AgentSpec
@@ -201,7 +202,12 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
     ],
     agent: AgentName = None,
     message: Annotated[
-        str | None, typer.Option("--message", help="Message to the model; - reads stdin.")
+        str | None,
+        typer.Option(
+            "--message",
+            help="Message to the model; - reads stdin. Its first question brings it: where the step begins "
+            "after a reply of the model, what that reply asked for is done before.",
+        ),
     ] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of the agent file.")
@@ -230,7 +236,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         task = pinned(forked_task(source, step, _changes(source, agent, sets or (), text)))
         has_worker = await check_worker(client, starting, own=own)
         effects = await client.effects_to_repeat(source.run, step)
-        _print_effects(effects, step)
+        _print_effects(effects, source, step)
         if source.checkpoint(step).is_end and not text:
             note(
                 f"step {step} is the end of {source.run}: the model is asked again, and told nothing new; "
@@ -302,9 +308,11 @@ def _changes(source: Source, agent: str | None, sets: Sequence[str], message: st
     )
 
 
-def _print_effects(effects: PastEffects, step: int) -> None:
+def _print_effects(effects: PastEffects, source: Source, step: int) -> None:
     if effects.unknown:
         text = f"what was changed outside since step {step} is not known: {effects.unknown}"
         note(f"{text}; the fork may repeat it")
     if effects.calls:
         render_requests.note_effects(effects.calls, f"step {step}", "; the fork may do this again")
+    if behind := reply_before_text(source.records, step):
+        note(behind)

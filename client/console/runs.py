@@ -24,6 +24,7 @@ from client.history.fork import ForkChanges
 from client.runs.amounts import caps_from
 from client.runs.listing import RunLine, list_filter, quoted
 from client.runs.requests import command_text
+from client.runs.steps import reply_before_text
 from client.sdk.people import command_from
 from workflows.api import COUNTERS
 from workflows.certificate import certificate_line, of_certificate
@@ -296,6 +297,7 @@ async def rollback_page(console: Console, request: Request) -> Response:
         step=step,
         calls=calls,
         unknown=unknown,
+        behind=reply_before_text(view.records, step),
         seen=_fingerprint(calls, unknown),
     )
 
@@ -317,7 +319,8 @@ async def fork_page(console: Console, request: Request) -> Response:
     """What a fork may do a second time, before it is started."""
     run, step = _run(request.query_params, "run"), _number(request.query_params, "step")
     effects = await console.agents.effects_to_repeat(run, step)
-    end = (await console.views.view(run)).end
+    view = await console.views.view(run)
+    end = view.end
     return console.page(
         request,
         "fork.html",
@@ -327,6 +330,7 @@ async def fork_page(console: Console, request: Request) -> Response:
         is_end=end is not None and end.step == step,
         calls=effects.calls,
         unknown=effects.unknown,
+        behind=reply_before_text(view.records, step),
         seen=_fingerprint(effects.calls, effects.unknown),
     )
 

@@ -8,7 +8,10 @@ from client.errors import RatchetError
 from workflows.kernel.log import Checkpoint, Record, began, checkpoints, lineage
 from workflows.steps import StepLine, step_line
 
-__all__ = ["CheckpointLine", "begun_steps", "checkpoint_lines"]
+__all__ = ["CheckpointLine", "begun_steps", "checkpoint_lines", "reply_before_text"]
+
+SHOWN_CALLS = 3
+"""Calls that a message about a step names."""
 
 
 class CheckpointLine(StepLine):
@@ -32,6 +35,30 @@ def begun_steps(run: str, records: Sequence[Record]) -> tuple[Checkpoint, ...]:
             f"`ratchet show {run}` says which"
         )
     return checkpoints(records)
+
+
+def reply_before_text(records: Sequence[Record], step: int) -> str:
+    """That a step begins behind a reply of the model, so that what the reply asked for comes before the model
+    reads anything new, and which step has it asked again. Empty: the model is asked first, or the log does
+    not say."""
+    points, holding = checkpoints(records), lineage(records)
+    point = next((one for one in points if one.step == step and not one.is_end), None)
+    replies = [one.seq for one in holding if any(call.kind == "ask_model" for call in one.answered)]
+    before = [one for one in replies if point is not None and one <= point.seq]
+    if point is None or not before:
+        return ""
+    asked_next = next((one for one in replies if one > point.seq), holding[-1].seq + 1)
+    calls = next((one.asked for one in holding if point.seq <= one.seq < asked_next and one.asked), ())
+    if calls:
+        follows = (
+            f"{'; '.join(one.title for one in calls[:SHOWN_CALLS])} comes before the model reads anything new"
+        )
+    elif holding[-1].reopens and asked_next > holding[-1].seq:
+        follows = "the run ended with it, so that the model reads nothing new"
+    else:
+        return ""
+    first = max((one.step for one in points if one.seq < before[-1]), default=0)
+    return f"step {step} begins after the model's reply: {follows}; step {first} has it asked again"
 
 
 def checkpoint_lines(run: str, records: Sequence[Record]) -> tuple[CheckpointLine, ...]:

@@ -261,6 +261,9 @@ def test_steps_fork_replay_and_compare(cli: Cli, done: str) -> None:
 
     unconfirmed = cli("fork", done, "--step", "2")
     assert (unconfirmed.code, "due" in unconfirmed.err) == (4, True)
+    behind = " ".join(unconfirmed.err.split())
+    assert "step 2 begins after the model's reply: " in behind
+    assert "comes before the model reads anything new; step 1 has it asked again" in behind
     forked = cli("fork", done, "--step", "2", "--id", "fork-1", "--yes", "--json", "--message", "Be brief.")
     assert forked.code == 0, forked.err
     assert forked.lines[-1]["origin"]["step"] == 2

@@ -442,6 +442,7 @@ async def test_rollback_shows_what_was_done_and_refuses_when_more_was(
     request = await eventually(lambda: newer(agents, run, request))
     page = await browser.get("/rollback", run=run, step=1)
     assert "web-roll-1" in page.text
+    assert "begins after the model" in page.text
     form = next(one for one in page.forms if one[""] == "/rollback")
     path = form.pop("")
     await agents.decide(run, request, "approve")
