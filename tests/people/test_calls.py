@@ -759,6 +759,10 @@ async def test_lower_limit_lets_the_call_under_way_end() -> None:
     async with bench:
         queued = await bench.command("limits", limits={"model_calls": 0})
         assert queued.done
+        assert queued.done.text == (
+            "Limits now: model_calls 0. model_calls: 1 of 0 spent already; the run ends before its next "
+            "model call."
+        )
         await bench.release()
         assert "look a" in bench.calls
         assert bench.result.exit_reason == "limit"

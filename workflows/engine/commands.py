@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from workflows.engine.calls.run_calls import MAX_LOGGED_CHARS, RunCalls
 from workflows.engine.run_state import Preempted, QueuedCommand, RunState
 from workflows.engine.waiting import cancel_until_done
 from workflows.kernel.errors import MachineError
-from workflows.kernel.ledger import plain_number
+from workflows.kernel.ledger import Breach, plain_number
 from workflows.kernel.log import Record
 from workflows.kernel.rollback import rolled_back
 from workflows.kernel.snapshot import Suspension
@@ -321,7 +321,18 @@ class CommandQueue:
         run.log_event("LimitsSet", by=queued.by, reason=", ".join(shown), about=_about(queued.command))
         children = ", ".join(self.calls.under_way.children)
         kept = f" Inner runs keep theirs: {children}." if children else ""
-        self._done(queued, f"Limits now: {', '.join(shown)}.{kept}")
+        self._done(queued, f"Limits now: {', '.join(shown)}.{''.join(self._reached(limits))}{kept}")
+
+    def _reached(self, limits: Mapping[str, float | None]) -> Iterator[str]:
+        """What follows of limits that leave nothing: their person may have meant to give more."""
+        ledger, people = self.run.suspension.ledger, self.run.people
+        asks = people.on_limit == "ask" and not people.unattended
+        for counter, cap in sorted(limits.items()):
+            if cap is not None and ledger.used(counter) >= cap:
+                spent = Breach(counter=counter, spent=ledger.used(counter), cap=cap)
+                follows = "people are asked" if asks else "the run ends"
+                call = f"{counter.removesuffix('_calls')} call" if counter.endswith("_calls") else "call"
+                yield f" {spent} already; {follows} before its next {call}."
 
     def _meet_caps(self) -> None:
         """What was begun stays reserved; all else of the effect meets the new caps."""
