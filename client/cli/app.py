@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer._click.exceptions import MissingParameter  # public nowhere else
+from typer._click.exceptions import MissingParameter, NoSuchOption  # public nowhere else
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
 from activities.extras import EXTRAS, installed_version, missing_extra
@@ -146,6 +146,10 @@ def _expected(param: Any, ctx: Any) -> str:
     return f"{what} `ratchet list` shows the runs"
 
 
+def _options_of(error: NoSuchOption) -> Sequence[Any]:
+    return error.ctx.command.params if error.ctx is not None else ()
+
+
 class _LazyGroup(PlainGroup):
     """Imports the module of a command when that command is called, and makes no other one of it."""
 
@@ -172,6 +176,12 @@ class _LazyGroup(PlainGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except NoSuchOption as error:
+            if error.option_name == "--message" and any(
+                "--comment" in one.opts for one in _options_of(error)
+            ):
+                error.possibilities = ["-m/--comment"]
+            raise
         except typer.BadParameter as error:
             if details := getattr(error.__cause__, "errors", None):
                 from activities.text import problem_of  # pydantic is loaded: the cause is its error

@@ -6,6 +6,7 @@ Typer reads every value with pydantic, also one that was left out. To import tha
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from client.runs.words import plain
 
-__all__ = ["PlainCommand", "PlainGroup"]
+__all__ = ["PlainCommand", "PlainGroup", "agent_file_text", "is_agent_file"]
 
 NUMBERS = {int: "a whole number, such as 3", float: "a number, such as 0.5"}
 
@@ -63,8 +64,20 @@ class PlainCommand(TyperCommand):
         left = super().parse_args(ctx, args)
         if left and not allowed and not ctx.resilient_parsing:
             words = " ".join(map(plain, left))
+            if is_agent_file(goal := ctx.params.get("goal")):
+                ctx.fail(agent_file_text(ctx.info_name, goal, words))
             ctx.fail(f"too many arguments: {words}. A text of several words needs quotes")
         return left
+
+
+def is_agent_file(goal: str | None) -> bool:
+    """What stands in the place of a goal names an agent file."""
+    return goal is not None and goal.endswith((".yaml", ".yml")) and Path(goal).is_file()
+
+
+def agent_file_text(command: str, file: str, goal: str = "GOAL") -> str:
+    """How a command takes this agent file."""
+    return f'{plain(file)} is an agent file: ratchet {command} --agent {shlex.quote(plain(file))} "{goal}"'
 
 
 def _plain(params: list[Any]) -> list[Any]:

@@ -21,6 +21,7 @@ from client.agents.catalog import Catalog, check_key, check_servers, pinned
 from client.agents.files import SCRIPTED, agents_here
 from client.cli.options import AgentNames, AgentOptions, BaseUrl, CommonOptions, Starting, command
 from client.cli.output import note, print_json
+from client.cli.plain_params import agent_file_text, is_agent_file
 from client.cli.standard_input import read_text
 from client.errors import UsageError
 from client.runs.words import plain
@@ -189,6 +190,8 @@ async def task(
 
 async def _run_one(common: CommonOptions, which: AgentOptions, starting: Starting, goal: str | None) -> int:
     choice = which.chosen()
+    if goal is not None and choice.agent is None and is_agent_file(goal):
+        raise UsageError(agent_file_text("run", goal))
     agent, draft = choice.finish()
     task = agent.task(await read_text(goal, "goal"))
     allowed = Allowed.of_agents(agent) | Allowed(openai_base_url=choice.base_url)

@@ -23,6 +23,7 @@ from tests.fake_openai import FakeOpenAI
 from tests.server.conftest import TOOLS
 
 QUESTION = "Which service fails most, and since when?"
+FILE = str(ROOT / "examples/agents/payments.yaml")
 FREELY = "approvals: {effects: {unsafe: never}}"
 
 
@@ -318,6 +319,16 @@ def test_fork_refuses_what_it_cannot_change(cli: Cli, done: str, words: list[str
         pytest.param(["run", "x", "--prot", "1"], 2, "--port", id="misspelt option"),
         pytest.param(["run", "x", "--port", "70000"], 2, "65535", id="no port"),
         pytest.param(["run", "count", "words"], 2, "of several words needs quotes", id="goal without quotes"),
+        pytest.param(
+            ["run", FILE, "x", "y"],
+            2,
+            f'{FILE} is an agent file: ratchet run --agent {FILE} "x y"',
+            id="agent file and goal",
+        ),
+        pytest.param(["run", FILE], 2, f'run --agent {FILE} "GOAL"', id="agent file for a goal"),
+        pytest.param(
+            ["approve", "r", "--message", "x"], 2, "--message (Possible options: -m/--comment)", id="comment"
+        ),
         pytest.param(["rollback", "r", "--step", "3.5"], 2, "'3.5' is not a whole number", id="no number"),
         pytest.param(["rnu"], 2, "'run'", id="misspelt command"),
         pytest.param(["lits"], 2, "'list'", id="letters that have changed places"),
