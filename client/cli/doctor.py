@@ -121,7 +121,10 @@ async def _worker(client: AgentClient) -> Check:
     if await client.has_worker():
         return Check("worker", True, "polls the task queue")
     if client.ui:
-        text = "none runs, and none needs to: `ratchet run` and `ratchet dev` bring their own"
+        text = (
+            "none runs that takes every run, and none needs to: `ratchet run` brings one for its own run, "
+            "`ratchet dev` one for all"
+        )
         return Check("worker", True, text)
     return Check("worker", False, "none polls the task queue; start one with `python -m ratchet.worker`")
 

@@ -386,6 +386,8 @@ def test_catalog_is_shown(tmp_path: Path, words: list[str], part: str) -> None:
 
 def test_doctor_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
     well = cli("doctor", "--agent", "log_detective", "--json")
+    (worker,) = [one["text"] for one in well.lines if one["name"] == "worker"]
+    assert "`ratchet run` brings one for its own run" in worker
     assert (well.code, {check["name"] for check in well.lines if not check["ok"]}) == (0, set()), well.out
     labels = next(check["text"] for check in well.lines if check["name"] == "labels")
     assert "search_files brings untrusted and private, sends nowhere" in labels
