@@ -49,6 +49,8 @@ LABELS = {
     "model_calls": "Model calls", "tool_calls": "Tool calls", "tokens": "Tokens", "cost_usd": "Cost, USD",
     "seconds": "Seconds, people's included",
 }  # fmt: skip
+STILL = "Seconds, until the last record"
+"""Of a run that is not over: they are counted whenever something happens."""
 
 
 # -- the list --------------------
@@ -211,7 +213,7 @@ def _spending(view: RunView) -> list[tuple[str, float, float | None]]:
     caps = view.status.caps if view.status else view.task.limits.caps if view.task else {}
     spent = _counters(view)
     return [
-        (label, spent.get(name, 0), caps.get(name))
+        (STILL if name == "seconds" and view.live else label, spent.get(name, 0), caps.get(name))
         for name, label in LABELS.items()
         if name in spent or name in caps
     ]

@@ -247,7 +247,11 @@ async def test_edit_form_knows_the_tools_of_the_run_and_not_those_of_its_own_pro
     request = await opened(agents, run)
     page = await browser.get("/request", run=run, id=request.id)
     assert "private text from what the run began with" in page.text
-    assert "seconds optional; number to wait before" in re.sub(r"\s+", " ", page.text)
+    fields = re.sub(r"\s+", " ", page.text)
+    assert "seconds optional; number to wait before" in fields
+    assert "until optional; a file that ends the call" in fields
+    assert "optional; " not in re.sub(r"optional; (number|a file|the log|the model)", "", fields)
+    assert "Seconds, until the last record" in (await browser.get("/run", id=run)).text
     await browser.decide(run, request.id, "reject")
     await browser.http.aclose()
 
@@ -500,7 +504,7 @@ async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, a
     await agents.result(run)
     page = await browser.get("/run", id=run)
     text = re.sub(r"\s+", " ", page.text)
-    for shown in ("Step 1", "mark", "Resultdone one", "of 30", "both"):
+    for shown in ("Step 1", "mark", "Resultdone one", "of 30", "both", "Seconds, people's included"):
         assert shown in text
     assert any(tag == "svg" and "machine" in found.get("class", "") for tag, found in page.elements)
     log = (await browser.get("/run", id=run, view="log")).text
