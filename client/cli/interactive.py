@@ -84,14 +84,15 @@ class Terminal:
         from prompt_toolkit.input.typeahead import clear_typeahead
         from prompt_toolkit.output import create_output
         from prompt_toolkit.output.vt100 import Vt100_Output
-        from prompt_toolkit.patch_stdout import patch_stdout
+
+        from client.cli.above_prompt import printing_above
 
         source, shown = create_input(sys.stdin), create_output(self._stream)
         if isinstance(shown, Vt100_Output):
             shown.enable_cpr = False  # needed for menus only; it warns where a terminal does not answer
         await self._drop_early_keys()
         clear_typeahead(source)
-        with create_app_session(source, shown), patch_stdout(raw=True):
+        with create_app_session(source, shown), printing_above():
             session: PromptSession[str] = PromptSession(interrupt_exception=_Interrupted, enable_suspend=True)
             try:
                 return (await session.prompt_async(prompt, handle_sigint=False)).strip()

@@ -200,6 +200,19 @@ def test_question_ends_when_somebody_else_decides(cli: Cli, tmp_path: Path) -> N
     assert cli("result", "both", "--json").json["decisions"][0]["by"] == ["Bob"]
 
 
+def test_prompt_stands_again_below_what_others_do(cli: Cli, tmp_path: Path) -> None:
+    with cli.terminal("run", "--agent", agent_file(tmp_path, "calm"), "--id", "calm", "go") as terminal:
+        terminal.until(PROMPT)
+        assert cli("pause", "calm").code == 0
+        terminal.until("Paused(?s:.*)" + PROMPT)
+        assert cli("steer", "calm", "Be quick.").code == 0
+        terminal.until("Steered(?s:.*)" + PROMPT)
+        assert cli("resume", "calm").code == 0
+        terminal.until("Resumed(?s:.*)" + PROMPT)
+        terminal.type("y\r")
+        assert terminal.end() == 0
+
+
 def test_person_who_may_not_decide_is_told_who_may(cli: Cli, tmp_path: Path) -> None:
     people = "people: {groups: {ops: {members: [Bob]}}, requests: {group: ops}}"
     agent = agent_file(tmp_path, "bobs", more=people)
