@@ -626,3 +626,8 @@ async def test_depth_counts_runs_inside_runs() -> None:
     outcome = await limited({"depth": 2}, nested).run("begin")
     assert len({call.site.key.rpartition("/")[0] for call in outcome.calls}) == 3
     assert "depth_limit" in (outcome.answer or "")
+
+
+def test_missing_model_is_asked_for_in_words() -> None:
+    with pytest.raises(TypeError, match="plays no `script` of an agent file: give `model`, such as Scripted"):
+        Local(CLERK)

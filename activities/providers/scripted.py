@@ -79,9 +79,10 @@ def _from_script(
     """Text and tool calls of the next reply. Groups of all matches so far fill the placeholders."""
     number = _replies(conversation)
     if number >= len(script):
+        has = "1 reply" if len(script) == 1 else f"{len(script)} replies"
         raise _failed(
             "script_ended",
-            f"the script has {len(script)} replies, but reply {number + 1} is needed; "
+            f"the script has {has}, but reply {number + 1} is needed; "
             "add entries to the model's `script`, or give --model a language model",
         )
     entry, found = script[number], None

@@ -134,7 +134,7 @@ class Local:
         self,
         agent: AgentSpec | Machine | None = None,
         *,
-        model: Model,
+        model: Model | None = None,
         tools: Sequence[Tool[Any]] = (),
         decide: Callable[[Any], Choice | Awaitable[Choice]] | None = None,
         interrupt: Callable[[Position], bool] | None = None,
@@ -152,7 +152,7 @@ class Local:
         spec = agent if isinstance(agent, AgentSpec) else AgentSpec()
         if machine is not None:
             spec = spec.model_copy(update={"machine": machine.name, "machine_version": machine.version})
-        self.model, self._settings, self._resources = model, settings or Settings(), resources
+        self.model, self._settings, self._resources = _given(model), settings or Settings(), resources
         if isinstance(agent, AgentFile):
             modules = (*self._settings.modules, *agent.modules)
             self._settings = self._settings.model_copy(update={"modules": modules})
@@ -237,6 +237,17 @@ class Local:
     def _with_id(self, call: NativeCall) -> NativeCall:
         self._calls += 1
         return call if call.id else call.model_copy(update={"id": f"call_{self._calls}"})
+
+
+def _given(model: Model | None) -> Model:
+    """The model. Raises TypeError, in words: an agent names models that `Local` does not ask."""
+    if model is None:
+        raise TypeError(
+            "Local asks no model that an agent names, and plays no `script` of an agent file: give `model`, "
+            'such as ScriptedModel([tool_call("pay", cents=500), "Paid."]), or a function from the question '
+            "to a reply. `ratchet run --agent FILE` and AgentClient.connect(worker=True) play the script"
+        )
+    return model
 
 
 def _digests(task: AgentTask, specs: Mapping[str, ToolSpec]) -> Digests | None:

@@ -91,6 +91,7 @@ async def test_otherwise_replies_without_a_match() -> None:
 async def test_ended_script_says_so() -> None:
     error = await failure(PROVIDER, setup(ScriptedReply(reply="only")), spoken("hi", "only", "and?"))
     assert (error.error, error.type) == ("fatal", "script_ended")
+    assert "the script has 1 reply, but reply 2 is needed" in str(error)
 
 
 async def test_mismatch_shows_what_came_and_was_expected() -> None:
