@@ -55,6 +55,28 @@ def test_arguments_become_what_the_schema_asks_for(given: Any, fitted: Any) -> N
     assert arguments_for(spec(parameters=TOOL), given) == {**fitted, "mode": "fast"}
 
 
+BESIDE_EACH_OTHER: dict[str, Any] = {
+    "properties": {"a": {"default": 1}, "b": {"default": 2}, "c": {}, "d": {"default": 4}},
+    "not": {"required": ["b", "c"]},
+    "dependentRequired": {"a": ["d"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "fitted"),
+    [
+        pytest.param({}, {"a": 1, "b": 2, "d": 4}, id="all"),
+        pytest.param({"c": 3}, {"a": 1, "c": 3, "d": 4}, id="not the one that the schema forbids there"),
+        pytest.param({"b": 5}, {"a": 1, "b": 5, "d": 4}, id="a value in the place of a default"),
+    ],
+)
+def test_default_with_which_the_arguments_would_not_fit_is_left_out(given: Any, fitted: Any) -> None:
+    """What is judged is a call that the tool's own schema allows."""
+    tool = spec(parameters=BESIDE_EACH_OTHER)
+    assert arguments_for(tool, given) == fitted
+    assert arguments_for(tool, fitted) == fitted
+
+
 PATHS: dict[str, Any] = {
     "type": "object",
     "properties": {

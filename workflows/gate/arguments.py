@@ -31,7 +31,7 @@ from workflows.people import json_problem
 
 __all__ = [
     "Budget", "Condition", "TooMuch", "argument_names", "argument_problem", "arguments_for", "checks_path",
-    "closed_schema", "condition_problem", "fits", "fitted", "has_key", "number_problem",
+    "closed_schema", "condition_problem", "draft_of", "fits", "fitted", "has_key", "number_problem",
 ]  # fmt: skip
 
 Condition = JsonObject | bool
@@ -137,6 +137,13 @@ def closed_schema(spec: ToolSpec) -> JsonObject:
     return _closed_schema(_plain_schema(spec.parameters))
 
 
+def draft_of(schema: JsonObject) -> Any:
+    """The library's validator class of the draft by which a tool's schema is read: the one that it names in
+    `$schema`, if the library knows it, else the newest."""
+    named = {"$schema": str(schema.get("$schema", ""))}
+    return validators.validator_for(named, default=Draft202012Validator)
+
+
 class _Misfit(ValueError):
     """The arguments do not fit; the text says why."""
 
@@ -171,7 +178,7 @@ def _validator_of(schema_json: str) -> Any:
     """The validator of a tool's schema: made once, for it costs as much as the rest of a call's fitting."""
     schema = json.loads(schema_json)
     plain = _closed_schema(_plain_schema(schema))
-    return _tool_validator(str(schema.get("$schema", "")))(plain, registry=Registry())
+    return _tool_validator(draft_of(schema))(plain, registry=Registry())
 
 
 def _check_json(arguments: JsonObject) -> None:
@@ -270,17 +277,42 @@ def _error_text(errors: list[ValidationError], schema: JsonObject, word: str) ->
     return error_text(errors)
 
 
-def _fill_in(validator: Any, schema: Any, value: Any) -> None:
-    """Fill in the schema's defaults, where they fit: what the tool would take must be there to be judged."""
+def _fill_in(validator: Any, schema: Any, arguments: JsonObject) -> None:
+    """Fill in the schema's defaults: what the tool would take must be there to be judged. A default that does
+    not fit, or with which the arguments would no longer fit, is left out."""
+    missing = list(_missing(validator, schema, arguments))
+    for holder, name, default in missing:
+        holder[name] = copy.deepcopy(default)
+    LEFT.set([CHECKS])
+    if not missing or validator.is_valid(arguments):
+        return
+    for holder, name, _ in missing:
+        del holder[name]
+    count = 0
+    while count != len(missing):  # what is filled in may let another one fit
+        count = len(missing)
+        missing = [one for one in missing if not _fills_in(validator, arguments, *one)]
+
+
+def _fills_in(validator: Any, arguments: JsonObject, holder: JsonObject, name: str, default: Any) -> bool:
+    """The default is filled in; False: the arguments would no longer fit."""
+    holder[name] = copy.deepcopy(default)
+    if not validator.is_valid(arguments):
+        del holder[name]
+    return name in holder
+
+
+def _missing(validator: Any, schema: Any, value: Any) -> Iterator[tuple[JsonObject, str, JsonValue]]:
+    """Objects in the value that lack a property, its name, and its default, if that fits."""
     shape = _resolved_schema(schema, validator.schema)
     if isinstance(value, list) and isinstance(shape.get("items"), dict):
         for item in value:
-            _fill_in(validator, shape["items"], item)
+            yield from _missing(validator, shape["items"], item)
     for name, inner in _properties(shape).items() if isinstance(value, dict) else ():
         if name in value:
-            _fill_in(validator, inner, value[name])
+            yield from _missing(validator, inner, value[name])
         elif _default_fits(validator, inner):
-            value[name] = copy.deepcopy(inner["default"])
+            yield value, name, inner["default"]
 
 
 def _default_fits(validator: Any, schema: Any) -> bool:
@@ -464,18 +496,17 @@ def _additional_properties(
 
 
 @cache
-def _tool_validator(draft: str) -> Any:
-    """The validator class of a tool's schema, which names its draft in `$schema`."""
-    base = validators.validator_for({"$schema": draft}, default=Draft202012Validator)
+def _tool_validator(draft: Any) -> Any:
+    """The validator class of a tool's schema of this draft."""
     keywords = {
         **SAFE_KEYWORDS,
         "format": _normal_paths,
         "patternProperties": _left_to_the_tool,
         "unevaluatedProperties": _left_to_the_tool,
-        "additionalProperties": partial(_additional_properties, base.VALIDATORS["additionalProperties"]),
+        "additionalProperties": partial(_additional_properties, draft.VALIDATORS["additionalProperties"]),
     }
-    every = {**base.VALIDATORS, **keywords}
-    return extend(base, {name: partial(_check_counted, check) for name, check in every.items()})
+    every = {**draft.VALIDATORS, **keywords}
+    return extend(draft, {name: partial(_check_counted, check) for name, check in every.items()})
 
 
 def _check_counted(
