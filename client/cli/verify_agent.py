@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,7 @@ from client.runs.words import plain
 from client.server.workerconfig import Allowed
 
 if TYPE_CHECKING:
-    from workflows.verify.policy.bounds import Radius
+    from workflows.verify.policy.bounds import Amount, Radius
     from workflows.verify.policy.call_sets import CallSet
     from workflows.verify.policy.report import AgentReport, Comparison
 
@@ -251,9 +252,11 @@ def _example_json(one: CallSet) -> dict[str, Any] | None:
     return {"arguments": call.arguments, "spent_usd": call.spent_usd, "labels": list(call.labels)}
 
 
-def _finite(number: float) -> float | None:
+def _finite(number: Amount) -> float | None:
     """null: nothing bounds it."""
-    return None if math.isinf(number) else number
+    if number == math.inf:
+        return None
+    return float(number) if isinstance(number, Decimal) else number
 
 
 # -- what a change newly allows --------------------

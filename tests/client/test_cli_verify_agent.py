@@ -192,6 +192,41 @@ def test_strict_fails_on_what_has_no_bound(cli: Cli, tmp_path: Path) -> None:
     assert cli("verify", "agent", payer(tmp_path, "payer"), "--strict").code == 0
 
 
+FAR = """
+name: clerk
+machine: tools
+tools: [{tools}]
+models: scripted
+approvals: {{tools: {{{modes}}}}}
+"""
+
+
+def far(folder: Path, name: str, tools: str, modes: str = "") -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(FAR.format(tools=tools, modes=modes))
+    return str(path)
+
+
+def test_tool_of_a_silent_server_is_unknown(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in CI, where the server is not to be reached: what it would do is not proven."""
+    monkeypatch.setenv("RATCHET_MCP", '{"mcpServers": {"crm": {"command": "false"}}}')
+    old, new = far(tmp_path, "old", "calculator, crm__list"), far(tmp_path, "new", "calculator, crm__wipe")
+    said = "this tool is not known here"
+    shown = cli("verify", "agent", new, "--strict")
+    assert shown.code == 1, shown.err
+    assert f"- UNKNOWN crm__wipe: {said}" in shown.out
+    shown = cli("verify", "agent", new, "--against", old)
+    assert shown.code == 1
+    assert f"unknown: crm__wipe: {said}" in shown.out
+    loose = far(tmp_path, "loose", "calculator, crm__list", "crm__list: never")
+    shown = cli("verify", "agent", loose, "--against", old)
+    assert (shown.code, f"unknown: crm__list: {said}" in shown.out) == (1, True)
+    shown = cli("verify", "agent", far(tmp_path, "same", "crm__list"), "--against", old)
+    assert (shown.code, shown.out) == (0, "nothing is newly allowed\n")
+
+
 def test_missing_solver_is_one_line(tmp_path: Path) -> None:
     code, _, err = without_solver(RATCHET, tmp_path, "verify", "agent", "payments")
     assert code == 2

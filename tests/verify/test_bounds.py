@@ -24,10 +24,10 @@ from workflows.kernel.labels import Labels, ToolLabels
 from workflows.kernel.machine import Machine
 from workflows.people import ApprovalRule, Approvals, AtMost, Bound, Group, People, RequestSettings
 from workflows.task import inner_task
-from workflows.verify.policy.bounds import calls_bound, largest_sum, may_be_unbounded, radius
+from workflows.verify.policy.bounds import CallsBound, calls_bound, largest_sum, may_be_unbounded, radius
 from workflows.verify.policy.call_sets import Call, CallSet, level_of
 from workflows.verify.policy.ranges import Cell
-from workflows.verify.policy.report import Judged, alone_text, excess, reported, tool_report
+from workflows.verify.policy.report import Judged, alone_text, excess, radius_text, reported, tool_report
 from workflows.verify.policy.run_so_far import RunSoFar, agent_from_here
 
 pytest.importorskip("z3")
@@ -299,6 +299,87 @@ def played(approvals: Approvals, call: Call) -> tuple[list[int], list[Any]]:
     return paid, asked
 
 
+CENTS: dict[str, Any] = {"properties": {"cents": {"type": "integer"}}, "required": ["cents"]}
+PLACES: dict[str, dict[str, Any]] = {
+    "at the top": CENTS,
+    "allOf": {"allOf": [CENTS]},
+    "anyOf": {"anyOf": [CENTS, {"properties": {"card": {"type": "string"}}, "required": ["card"]}]},
+    "oneOf": {"oneOf": [{"type": "null"}, CENTS]},
+    "then": {"if": {"required": ["cents"]}, "then": CENTS},
+    "a reference": {"$ref": "#/$defs/cents", "$defs": {"cents": CENTS}},
+    "a reference in a choice": {"anyOf": [{"$ref": "#/$defs/a~1b"}], "$defs": {"a/b": CENTS}},
+    "an anchor": {"$ref": "#cents", "$defs": {"one": {"$anchor": "cents", **CENTS}}},
+    "required": {"required": ["cents"]},
+    "beside a reference in draft 7": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "definitions": {"m": {"type": "number"}},
+        "properties": {"cents": {"$ref": "#/definitions/m", "type": "string", "maximum": 5}},
+    },
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_number_is_seen_wherever_the_schema_lists_it(place: str) -> None:
+    """A run can pay without a bound: this is said, and `--strict` fails."""
+    pay = PAY.model_copy(update={"parameters": PLACES[place]})
+    spec = agent().model_copy(update={"approvals": Approvals(rules=(ApprovalRule(ask="never"),))})
+    found = Judged(spec, machine_of(spec), {"pay": pay})
+    assert may_be_unbounded(spec, pay, found.bound)
+    (one,) = reported(found).radii
+    assert (one.sums["cents"], one.is_unbounded) == (math.inf, True)
+
+
+@pytest.mark.parametrize("place", ["allOf", "a reference"])
+def test_number_that_is_listed_elsewhere_can_be_bounded(place: str) -> None:
+    pay = PAY.model_copy(update={"parameters": PLACES[place]})
+    bounded = ApprovalRule(ask="never", at_most=AtMost(calls=3, sum={"cents": 9}))
+    less = agent().model_copy(update={"approvals": Approvals(rules=(bounded,))})
+    assert reported(Judged(less, machine_of(less), {"pay": pay})).radii[0].sums["cents"] == 9
+
+
+# -- what people are asked about --------------------
+
+
+ONCE = ApprovalRule(ask="first_time", at_most=AtMost(calls=3, sum={"cents": 9}))
+
+
+def test_call_that_first_time_asks_about_is_one_more() -> None:
+    """It takes nothing of the bound: one question, and the calls of the bound as well."""
+    spec = agent().model_copy(update={"approvals": Approvals(rules=(ONCE,)), "stuck": None})
+    asked, paid = list[Any](), list[int]()
+
+    def decide(request: Any) -> Literal["approve", "reject"]:
+        asked.append(request)
+        return "approve" if len(asked) == 1 else "reject"
+
+    replies = [tool_call("pay", cents=cents, to="ann") for cents in (6, 4, 4, 1, 1, 1)]
+    model = ScriptedModel([*replies, "done"])
+    Local(spec, model=model, tools=[bank(paid)], decide=decide).run_sync("go")
+    assert paid == [6, 4, 4, 1]
+    (found,) = (
+        one for one in reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii if one.level == "once"
+    )
+    assert (found.calls, found.sums["cents"]) == (4, 15)
+
+
+def test_bound_does_not_count_calls_that_a_deadline_approves() -> None:
+    """People were asked about each of them."""
+    settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
+    rule = ApprovalRule(ask="first_time", at_most=AtMost(calls=1), then="reject", request=settings)
+    approvals = Approvals(rules=(rule,))
+    spec = agent().model_copy(update={"approvals": approvals, "limits": Limits(tool_calls=4), "stuck": None})
+    paid: list[int] = []
+    model = ScriptedModel([*(tool_call("pay", cents=6, to="ann") for _ in range(4)), "done"])
+    times = count(1000.0, 10)
+    quiet = Local(spec, model=model, tools=[bank(paid)], decide=lambda request: None, now=lambda: next(times))
+    quiet.run_sync("go")
+    assert paid == [6, 6, 6, 6]
+    (found,) = reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii
+    assert (found.level, found.calls, found.sums["cents"]) == ("expiry", 4, 24)
+    endless = spec.model_copy(update={"limits": Limits(tool_calls=None, model_calls=None)})
+    assert may_be_unbounded(endless, PAY, CallsBound(math.inf, "nothing"))
+
+
 # -- sums --------------------
 
 NUMBERS = st.integers(0, 6)
@@ -329,6 +410,28 @@ def _total(entry: tuple[int, int | None, int | None], calls: int) -> int:
     upper, most, total = entry
     made = calls if most is None else min(calls, most)
     return made * upper if total is None else min(made * upper, total)
+
+
+@pytest.mark.parametrize(
+    ("upper", "calls", "bound", "total"),
+    [
+        (10**17 + 1, 1, None, "100,000,000,000,000,001"),
+        (10**17 + 1, 3, None, "300,000,000,000,000,003"),
+        (0.1, 3, None, "0.3"),
+        (0.1, math.inf, 0.3, "0.3"),
+        (1e-308, 5, 1e10, "5E-308"),
+        (1e-308, math.inf, 1e10, "10,000,000,000"),
+        (1e308, 5, None, f"{5 * int(1e308):,}"),
+    ],
+)
+def test_sums_are_exact(upper: float, calls: float, bound: float | None, total: str) -> None:
+    cell = Cell("value", upper)
+    at_most = None if bound is None else AtMost(sum={"cents": bound})
+    one = CallSet("pay", "unsafe", "rules.0", "unasked", None, held={"cents": (cell,)}, at_most=at_most)
+    found = radius([one], "unasked", CallsBound(calls, "the limit"))
+    assert found is not None
+    assert not found.is_unbounded or math.isinf(calls)
+    assert f"cents at most {total} in all" in radius_text(found)
 
 
 # -- inner runs --------------------

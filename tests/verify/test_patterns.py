@@ -60,8 +60,28 @@ def test_random_pattern_finds_what_re2_finds(pattern: str, texts: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"\bword", "(?i)a", r"\pL", "[[:alpha:]]", r"\Qa.b\E", "\U00030000", "a^b"]
+    "pattern",
+    [
+        r"\bword",
+        "(?i)a",
+        r"\pL",
+        "[[:alpha:]]",
+        r"\Qa.b\E",
+        "a^b",
+        "\U00030000",
+        "[^\U00030000]",
+        r"[^\x{30000}-\x{3ffff}]",
+        r"^[\x{0}-\x{2ffff}]*$",
+        r"[^\x{2ffff}]",
+        r"\x{2ffff}",
+    ],
 )
 def test_what_cannot_be_said_exactly_is_refused(pattern: str) -> None:
     with pytest.raises(Untranslatable):
         matching(pattern)
+
+
+def test_text_that_the_solver_takes_for_another_is_refused() -> None:
+    """z3 has none above U+2FFFF: that one stands for all of them."""
+    with pytest.raises(Untranslatable):
+        solver_text("\U0002ffff")

@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 from activities.contracts import Label, ToolSpec
 from workflows.gate.approvals import ApprovalPolicy
+from workflows.gate.arguments import arguments_for
 from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings
 from workflows.verify.policy.call_sets import LEVELS, Call, CallSet, Level, level_of
 from workflows.verify.policy.ranges import Cell
 
-pytest.importorskip("z3")
+z3 = pytest.importorskip("z3")
 
-from workflows.verify.policy.questions import (  # behind the skip
+from workflows.verify.policy.questions import (  # noqa: E402  # behind the skip
     RunPolicy,
+    ToolCalls,
+    Undecided,
     after_label,
     call_sets,
     newly_allowed,
@@ -349,3 +352,248 @@ def test_call_that_passes_after_a_label_says_so() -> None:
     assert passing.example.labels == ("untrusted",)
     assert passing.example.title.endswith("after untrusted")
     assert (passing.after_text, asked.after_text) == ("after untrusted", "before untrusted")
+
+
+# -- a tool's schema --------------------
+
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+LONG = "(?i)^(" + "|".join(f"customer{number:03}" for number in range(20))
+ABOVE = "\U00030000"
+
+
+def decided(parameters: dict[str, Any], approvals: Any, call: dict[str, Any]) -> tuple[str, list[CallSet]]:
+    """The entry that decides on the call in production, and what the solver says of this entry. The values
+    that it names are checked."""
+    spec = ToolSpec(name="pay", description="", effect="unsafe", parameters=parameters)
+    policy = ApprovalPolicy(Approvals.model_validate(approvals), PEOPLE, {"pay": spec})
+    fitted = arguments_for(spec, call)
+    assert isinstance(fitted, dict), fitted
+    entry = policy.entry("pay", fitted, spent_usd=0)
+    sets = [one for one in call_sets(RunPolicy(policy), spec) if one.entry == entry]
+    for one in sets:
+        for name, cells in one.held.items():
+            assert any(has(cell, fitted, name) for cell in cells), (entry, name, cells)
+    return entry, sets
+
+
+def has(cell: Cell, arguments: dict[str, Any], name: str) -> bool:
+    value = arguments.get(name)
+    if cell.kind == "numbers" and isinstance(value, float):
+        return (cell.low is None or value > cell.low) and (cell.high is None or value < cell.high)
+    if cell.kind in ("list", "object") and name in arguments:
+        return isinstance(value, list if cell.kind == "list" else dict)
+    return within(cell, arguments, name)
+
+
+def one_of(*parts: Any, **more: Any) -> dict[str, Any]:
+    return {"properties": {"x": True}, "required": ["x"], **more, "allOf": list(parts)}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "approvals", "call"),
+    [
+        pytest.param(
+            {
+                "properties": {
+                    "cents": {"type": "integer"},
+                    "account": {"type": "string", "default": "main"},
+                    "iban": {"type": "string"},
+                },
+                "required": ["cents"],
+                "not": {"required": ["iban", "account"]},
+            },
+            {"rules": [{"arguments": {"iban": {"type": "string"}}, "ask": "never"}]},
+            {"cents": 1, "iban": "DE1"},
+            id="a default that the schema forbids beside another argument",
+        ),
+        pytest.param(
+            {
+                "properties": {"cents": {"type": "integer"}, "n": {"type": "integer", "default": 1}},
+                "maxProperties": 1,
+            },
+            {"rules": [{"arguments": {"cents": {"minimum": 100}}, "ask": "never"}]},
+            {"cents": 500},
+            id="a default for which there is no room",
+        ),
+        pytest.param(
+            {"properties": {"o": {"properties": {"x": {"type": "integer", "default": 5}}, "enum": [{}]}}},
+            {"rules": [{"arguments": {"o": {"maxProperties": 0}}, "ask": "never"}]},
+            {"o": {}},
+            id="a default inside a value that the schema names",
+        ),
+        pytest.param(
+            {
+                "properties": {
+                    "to.name": {"type": "string"},
+                    "to": {"type": "object", "properties": {"name": {"type": "string"}}},
+                },
+            },
+            {"rules": [{"arguments": {"to.name": False, "to": {"required": ["name"]}}, "ask": "never"}]},
+            {"to": {"name": "eve"}},
+            id="a name with a dot",
+        ),
+        pytest.param(
+            {"properties": {"to": {"type": "string"}}, "required": ["to"]},
+            {
+                "rules": [
+                    {"arguments": {"to": {"pattern": f"{LONG}|x)$"}}},
+                    {"arguments": {"to": {"pattern": f"{LONG}|eve)$"}}, "ask": "never"},
+                ]
+            },
+            {"to": "eve"},
+            id="two long patterns with the same beginning",
+        ),
+        pytest.param(
+            {"properties": {"o": {"type": "object", "additionalProperties": {"maximum": 5}}}},
+            {
+                "rules": [{"arguments": {"o": {"additionalProperties": {"maximum": 5}}}}],
+                "tools": {"pay": "never"},
+            },
+            {"o": {"odd": "text"}},
+            id="a keyword that a condition reads otherwise, of other properties",
+        ),
+        pytest.param(
+            {"properties": {"o": {"type": "array", "minItems": 4, "items": {"maximum": 5}}}},
+            {"rules": [{"arguments": {"o": {"items": {"maximum": 5}}}}], "tools": {"pay": "never"}},
+            {"o": [1, 1, 1, "text"]},
+            id="a keyword that a condition reads otherwise, of a long list",
+        ),
+        pytest.param(
+            {"properties": {"o": {"type": "array", "contains": {"const": 1}, "minContains": 2}}},
+            {"rules": [{"arguments": {"o": {"contains": {"const": 1}}}}], "tools": {"pay": "never"}},
+            {"o": [1, 1, 2, 2]},
+            id="contains with a number of items",
+        ),
+        *(
+            pytest.param(
+                {"properties": {"to": {"type": "string"}}},
+                {"rules": [{"arguments": {"to": {"pattern": pattern}}}], "tools": {"pay": "never"}},
+                {"to": ABOVE},
+                id=f"a character that the solver does not know in {pattern!a}",
+            )
+            for pattern in (r"^[\x{0}-\x{2FFFF}]*$", r"^[^\x{30000}]*$", f"^[^{ABOVE}]*$")
+        ),
+        pytest.param(
+            {
+                "$schema": DRAFT_7,
+                "definitions": {"m": {"type": "number"}},
+                "properties": {"cents": {"$ref": "#/definitions/m", "type": "integer"}},
+                "required": ["cents"],
+            },
+            {"rules": [{"arguments": {"cents": {"const": 1.5}}, "ask": "never"}]},
+            {"cents": 1.5},
+            id="beside a reference in draft 7",
+        ),
+        pytest.param(
+            {
+                "$schema": "https://json-schema.org/draft/2019-09/schema",
+                "properties": {"o": {"type": "array", "prefixItems": [{"const": 1}]}},
+            },
+            {"rules": [{"arguments": {"o": {"contains": {"const": 2}}}, "ask": "never"}]},
+            {"o": [2]},
+            id="a keyword of a later draft",
+        ),
+        pytest.param(
+            {
+                "$schema": DRAFT_7.replace("http", "https"),
+                "definitions": {"m": {"type": "integer"}},
+                "properties": {
+                    "cents": {
+                        "oneOf": [
+                            {"$ref": "#/definitions/m", "maximum": 5},
+                            {"$ref": "#/definitions/m", "minimum": 100},
+                        ]
+                    }
+                },
+                "required": ["cents"],
+            },
+            {"rules": [{"arguments": {"cents": {"minimum": 100}}, "ask": "never"}]},
+            {"cents": 500},
+            id="a draft that production does not know by this name",
+        ),
+        pytest.param(
+            {
+                "$schema": "https://json-schema.org/draft/2019-09/schema",
+                "properties": {"x": {"type": "integer"}, "o": {"not": {"$recursiveRef": "#"}}},
+            },
+            {"rules": [{"arguments": {"o": {"type": "number"}}, "ask": "never"}]},
+            {"o": 5},
+            id="a reference of draft 2019-09",
+        ),
+        pytest.param(
+            {"properties": {"amount": {"type": "number"}}},
+            {
+                "rules": [
+                    {"arguments": {"amount": {"multipleOf": 2**53 + 1, "minimum": 1, "maximum": 2**53}}},
+                    {"arguments": {"amount": {"minimum": 1}}, "ask": "never"},
+                ]
+            },
+            {"amount": float(2**53)},
+            id="a divisor that production rounds",
+        ),
+        pytest.param(
+            {"properties": {"x": {"required": True, "type": ["object", "integer"]}}},
+            {"rules": [{"arguments": {"x": {"type": "number"}}, "ask": "never"}]},
+            {"x": 5},
+            id="required as in draft 3",
+        ),
+        pytest.param(
+            {
+                "$defs": {"a/b": {"type": "integer"}, "a~1b": {"type": "string"}, "a b": {"minimum": 5}},
+                "properties": {"x": {"allOf": [{"$ref": "#/$defs/a~1b"}, {"$ref": "#/$defs/a%20b"}]}},
+            },
+            {"rules": [{"arguments": {"x": {"type": "number"}}, "ask": "never"}]},
+            {"x": 5},
+            id="references with escapes",
+        ),
+        pytest.param(
+            {"properties": {"x": {"type": "string", "not": {"format": "relative-path"}}}},
+            {"rules": [{"arguments": {"x": {"type": "string"}}, "ask": "never"}]},
+            {"x": "a\tb"},
+            id="what is no path",
+        ),
+    ],
+)
+def test_call_that_production_takes_is_in_what_the_solver_finds(
+    parameters: dict[str, Any], approvals: Any, call: dict[str, Any]
+) -> None:
+    entry, sets = decided(parameters, approvals, call)
+    assert sets, f"{entry} fits no call, it is said"
+
+
+ONE = [{"required": ["a"]}, {"required": ["b"]}]
+
+
+@pytest.mark.parametrize("with_default", ["a", "ab", "abc"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"required": ["a"]},
+        {"not": {"required": ["a", "b"]}},
+        {"not": {"properties": {"a": {"const": 1}}}},
+        {"maxProperties": 2},
+        {"oneOf": ONE},
+        {"oneOf": [{"maxProperties": 1}, {"required": ["c"]}], "minProperties": 1},
+        {"dependentRequired": {"a": ["b"], "b": ["a"]}},
+    ],
+    ids=str,
+)
+def test_calls_without_a_default_are_those_that_production_makes(more: Any, with_default: str) -> None:
+    """Each name is 1 or 2, or left out; 1 is the default."""
+    each = {n: {"enum": [1, 2], **({"default": 1} if n in with_default else {})} for n in "abc"}
+    spec = ToolSpec(name="pay", description="", parameters={"properties": each, **more})
+    given_calls: list[dict[str, Any]] = [
+        {name: value for name, value in zip("abc", values, strict=True) if value}
+        for values in product((0, 1, 2), repeat=3)
+    ]
+    fitted = [one for one in (arguments_for(spec, call) for call in given_calls) if isinstance(one, dict)]
+    assert all(arguments_for(spec, one) == one for one in fitted)
+    tool = ToolCalls(spec, [RunPolicy(ApprovalPolicy(Approvals(), PEOPLE, {"pay": spec}))])
+    for name in "abc":
+        there = tool.call.has(name)
+        for formula, found in ((there, True), (z3.Not(there), False)):
+            made = any((name in one) is found for one in fitted)
+            try:
+                assert tool.exists(formula) == made
+            except Undecided:
+                assert "dependentRequired" in more

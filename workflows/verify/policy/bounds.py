@@ -7,21 +7,25 @@ made of."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from itertools import chain
 from typing import Any
 
 from activities.contracts import CallTools, RunMachine, ToolEffect, ToolSpec
 from workflows.api import AgentSpec
 from workflows.gate.approvals import covers
-from workflows.gate.arguments import closed_schema
 from workflows.kernel.machine import Machine
 from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, AtMost, RequestSettings
 from workflows.verify.policy.call_sets import LEVELS, Call, CallSet, Level, level_of
-from workflows.verify.policy.ranges import may_be_number
+from workflows.verify.policy.listed import Listed
 
-__all__ = ["CallsBound", "Radius", "calls_bound", "may_be_unbounded", "radius"]
+__all__ = ["Amount", "CallsBound", "Radius", "calls_bound", "may_be_unbounded", "radius"]
+
+Amount = int | Decimal | float
+"""Exact, or infinite: nothing bounds it."""
 
 REPLIES_TRIED = 10_000
 """Numbers of replies for which a machine is asked what calls they lead to; with more it would take long."""
@@ -90,7 +94,7 @@ class Radius:
     calls: float
     """The most; infinite: nothing bounds them."""
     calls_why: str
-    sums: dict[str, float]
+    sums: dict[str, Amount]
     """Argument that is a number -> the most that it sums up to; infinite: nothing bounds it."""
     sets: tuple[CallSet, ...]
     example: Call | None
@@ -99,7 +103,7 @@ class Radius:
     @property
     def is_unbounded(self) -> bool:
         """The number of calls, or a sum, has no bound."""
-        return math.isinf(self.calls) or any(map(math.isinf, self.sums.values()))
+        return math.inf in (self.calls, *self.sums.values())
 
 
 def radius(sets: Sequence[CallSet], level: Level, bound: CallsBound) -> Radius | None:
@@ -130,36 +134,58 @@ def radius(sets: Sequence[CallSet], level: Level, bound: CallsBound) -> Radius |
 
 
 def _most_calls(one: CallSet) -> float:
-    """By the bound of its rule."""
-    return math.inf if one.at_most is None or one.at_most.calls is None else one.at_most.calls
+    """By the bound of its rule. What people are asked about takes nothing of it: neither the call that
+    `first_time` asks about, nor one that is made because nobody answers."""
+    if one.at_most is None or one.at_most.calls is None or one.level == "expiry":
+        return math.inf
+    return one.at_most.calls + (1 if one.level == "once" else 0)
 
 
-def largest_sum(sets: Iterable[CallSet], name: str, calls: float) -> float:
+def largest_sum(sets: Iterable[CallSet], name: str, calls: float) -> Amount:
     """The most that an argument can sum up to in so many calls, which the sets share."""
     gains = sorted((gain for one in sets for gain in _gains(one, name)), reverse=True)
-    total, left = 0.0, calls
+    total, left = Fraction(0), calls
     for gain, times in gains:
         if gain <= 0 or left <= 0:
             break
         made = min(times, left)
-        total, left = total + gain * made, left - made
-    return total
+        if math.inf in (gain, made):
+            return math.inf
+        total += Fraction(gain) * int(made)
+        left = left if left == math.inf else int(left) - int(made)
+    return _plain(total)
 
 
-def _gains(one: CallSet, name: str) -> list[tuple[float, float]]:
+def _gains(one: CallSet, name: str) -> list[tuple[Fraction | float, float]]:
     """What a call adds to the sum, and how many calls add so much: most first."""
     if name not in one.numbers:
         return []
-    upper, times = one.numbers[name], _most_calls(one)
-    most = one.at_most.sum.get(name, math.inf) if one.at_most else math.inf
-    if upper is None or upper >= most:
-        return [(math.inf if math.isinf(most) else most, 1 if math.isfinite(most) else times)]
-    if math.isinf(most):
-        return [(upper, times)]
-    if upper <= 0:
-        return []
-    whole = math.floor(most / upper)
-    return [(upper, min(whole, times)), (most - whole * upper, min(1, max(times - whole, 0)))]
+    upper, times = _exact(one.numbers[name]), _most_calls(one)
+    most = _exact(one.at_most.sum.get(name) if one.at_most else None)
+    largest = min(upper, most)
+    if most == math.inf or one.level == "expiry" or largest <= 0:
+        return [(largest, times)]
+    asked = [(largest, 1)] if one.level == "once" else []
+    times -= len(asked)
+    whole = math.floor(Fraction(most) / Fraction(largest))
+    rest = (most - whole * largest, 1 if times > whole else 0)
+    return [*asked, (largest, min(whole, times)), rest]
+
+
+def _exact(number: Amount | None) -> Fraction | float:
+    """The number that is written so, as production counts it; infinite for none."""
+    if number is None:
+        return math.inf
+    return Fraction(int(number)) if number == int(number) else Fraction(repr(number))
+
+
+def _plain(number: Fraction) -> int | Decimal:
+    """A sum of decimals as one."""
+    if number.denominator == 1:
+        return number.numerator
+    with localcontext() as exact:
+        exact.prec = 2 * len(str(number.numerator)) + 4 * len(str(number.denominator))
+        return (Decimal(number.numerator) / Decimal(number.denominator)).normalize()
 
 
 # -- without a solver --------------------
@@ -187,7 +213,8 @@ def _entries(agent: AgentSpec, spec: ToolSpec) -> Iterator[tuple[Level, AtMost |
 
     for rule in approvals.rules:
         if covers(rule, spec):
-            yield level(rule.ask, rule.request), rule.at_most
+            own = level(rule.ask, rule.request)
+            yield own, None if own == "expiry" else rule.at_most
             if rule.at_most is not None:
                 yield level(rule.then, rule.request), None
     modes = {**DEFAULT_EFFECT_MODES, **approvals.effects}
@@ -196,12 +223,8 @@ def _entries(agent: AgentSpec, spec: ToolSpec) -> Iterator[tuple[Level, AtMost |
 
 def _open_ended(agent: AgentSpec, spec: ToolSpec) -> list[str]:
     """Arguments that may be numbers, for which the tool's schema names no largest one."""
-    listed: Any = closed_schema(spec).get("properties", {})
+    listed = Listed(spec)
     rules = [rule for rule in agent.approvals.rules if covers(rule, spec)]
     summed = (rule.at_most.sum for rule in rules if rule.at_most)
-    names = dict.fromkeys([*listed, *chain(*(rule.arguments for rule in rules), *summed)])
-    return [name for name in names if may_be_number(listed.get(name)) and not _has_largest(listed.get(name))]
-
-
-def _has_largest(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and bool({"maximum", "exclusiveMaximum"} & schema.keys())
+    names = dict.fromkeys([*listed.names, *chain(*(rule.arguments for rule in rules), *summed)])
+    return [name for name in names if listed.may_be_number(name) and not listed.has_largest(name)]

@@ -17,7 +17,7 @@ import z3  # type: ignore[import-untyped]  # z3-solver ships no types
 __all__ = ["LAST_CHARACTER", "Untranslatable", "characters", "matching", "solver_text"]
 
 LAST_CHARACTER = 0x2FFFF
-"""The last one that z3 knows. Those above it are like this one to a pattern that names none above it."""
+"""The last one that z3 knows. Those above it are like this one to a pattern that names none of them."""
 REPEATS = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 CLASSES = {
     "d": ((48, 57),),
@@ -57,12 +57,18 @@ def matching(pattern: str) -> Any:
 
 
 def solver_text(text: str) -> Any:
-    """A text as z3 has it. Raises Untranslatable for a character that z3 does not know."""
-    if any(ord(one) > LAST_CHARACTER for one in text):
-        raise Untranslatable("a character above U+2FFFF")
+    """A text as z3 has it. Raises Untranslatable for a character that z3 does not tell from others."""
+    for one in text:
+        _check_known(ord(one))
     return z3.StringVal(
         "".join(one if one.isascii() and one.isalnum() else f"\\u{{{ord(one):x}}}" for one in text)
     )
+
+
+def _check_known(code: int) -> None:
+    """Raises Untranslatable for a character that z3 does not tell from those above it."""
+    if code >= LAST_CHARACTER:
+        raise Untranslatable("a character above U+2FFFE")
 
 
 # -- the syntax --------------------
@@ -172,14 +178,16 @@ class _Parser:
                 return named
             first = chr(self._code(mark))
         if not re.match(r"-[^\]]", self.rest):
-            return ((ord(first), ord(first)),)
+            return _only(first)
         self._take()
         last = self._take()
         last = chr(self._code(self._take())) if last == "\\" else last
+        _check_known(ord(last))
         return ((ord(first), ord(last)),)
 
 
 def _only(character: str) -> Ranges:
+    _check_known(ord(character))
     return ((ord(character), ord(character)),)
 
 
@@ -197,9 +205,7 @@ def _without(ranges: Ranges) -> Ranges:
 
 
 def characters(ranges: Ranges) -> Any:
-    """One character of these ranges, as a z3 expression. Raises Untranslatable."""
-    if any(high > LAST_CHARACTER for _, high in ranges):
-        raise Untranslatable("a character above U+2FFFF")
+    """One character of these ranges, as a z3 expression."""
     each = [z3.Range(_character(low), _character(high)) for low, high in ranges]
     return _union(each or [z3.Empty(z3.ReSort(z3.StringSort()))])
 

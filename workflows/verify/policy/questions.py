@@ -18,19 +18,12 @@ import z3  # type: ignore[import-untyped]  # z3-solver ships no types
 
 from activities.contracts import Label, ToolSpec
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, covers
-from workflows.gate.arguments import arguments_for, closed_schema
+from workflows.gate.arguments import arguments_for
 from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, ApprovalRule, AtMost, RequestSettings
 from workflows.verify.policy.call_sets import LEVELS, SPENT, Call, CallSet, Level, level_of
-from workflows.verify.policy.ranges import (
-    Cell,
-    cells,
-    constants,
-    is_loose,
-    largest,
-    may_be_number,
-    range_text,
-)
-from workflows.verify.policy.schemas import Value, Values, exact_number, names_in
+from workflows.verify.policy.listed import Listed, names_in
+from workflows.verify.policy.ranges import Cell, cells, constants, is_loose, largest, range_text
+from workflows.verify.policy.schemas import Filled, Value, Values, exact_number
 
 __all__ = ["RunPolicy", "after_label", "call_sets", "newly_allowed", "other_requests", "useless_rules"]
 
@@ -40,6 +33,10 @@ TRANSLATED = {
     "tools", "effects", "arguments", "sends", "after", "cost_above", "ask", "at_most", "then", "request",
 }  # fmt: skip
 """Fields of a rule. What another one says is unknown."""
+PLAIN = {
+    "type", "properties", "required", "additionalProperties", "title", "description", "$defs", "definitions",
+}  # fmt: skip
+"""A schema with no more than these is never broken by a default that is filled in."""
 LABELS: tuple[Label, ...] = get_args(Label)
 QUIET = ("unasked", "refused")
 """Levels at which nobody is asked."""
@@ -131,38 +128,54 @@ class ToolCalls:
 
     def __init__(self, spec: ToolSpec, policies: Sequence[RunPolicy]) -> None:
         """`policies`: all that are asked about; the runs are those of the first."""
-        self.spec, self._values = spec, Values()
-        schema = closed_schema(spec)
-        listed = _mapping(schema.get("properties"))
+        self.spec, self._values, listed = spec, Values(), Listed(spec)
         rules = [rule for one in policies for _, rule in _rules(one.policy, spec)]
         summed = [dict.fromkeys(rule.at_most.sum, True) if rule.at_most else {} for rule in rules]
         conditions = [{**sums, **rule.arguments} for sums, rule in zip(summed, rules, strict=True)]
-        self.arguments = tuple(dict.fromkeys([*listed, *(name for one in conditions for name in one)]))
-        inside = [*names_in(schema), *(name for one in conditions for name in names_in([*one.values()]))]
+        named = (name for one in conditions for name in one)
+        self.arguments = tuple(dict.fromkeys([*listed.certain, *listed.names, *named]))
+        inside = [*names_in(listed.schema), *names_in([[*one.values()] for one in conditions])]
         self.call, self.spent = Value(spec.name, dict.fromkeys([*self.arguments, *inside])), z3.Real(SPENT)
-        whole = {name for name, one in listed.items() if _mapping(one).get("type") == "integer"}
+        whole = {name for name in self.arguments if listed.is_whole(name)}
         for name in self.arguments:
             self.call.inner(name, integral=name in whole)
-        draft = str(spec.parameters.get("$schema", ""))
-        fits = self._values.fits(schema, self.call, condition=False, draft=draft)
-        filled = [self.call.has(name) for name in listed if _is_filled(spec, name)]
+        fits = self._fits(self.call, listed)
         self.labels = {label: z3.Bool(f"(has {label})") for label in LABELS}
         known = [held == policies[0].has(label, held) for label, held in self.labels.items()]
+        filled = self._filled(listed)
         self._legal = z3.And(self.call.is_a("object"), fits, self.spent >= 0, *filled, *known)
         self._awaited = {label for rule in rules for label in rule.after if label in policies[0].open}
         self._cells: dict[str, tuple[Cell, ...]] = {}
         """Of arguments that rules are about, or that may be numbers."""
         for name in self.arguments:
-            named = [one for each in conditions for one in constants(each.get(name))]
-            if any(name in one for one in conditions) or may_be_number(listed.get(name)):
+            ruled = [one for each in conditions for one in constants(each.get(name))]
+            if any(name in one for one in conditions) or listed.may_be_number(name):
                 sums = [rule.at_most.sum[name] for rule in rules if rule.at_most and name in rule.at_most.sum]
-                known = [*constants(listed.get(name)), *named, *([0, *sums] if sums else [])]
-                self._cells[name] = cells(known, integral=name in whole)
+                every = [*constants(listed.names.get(name)), *ruled, *([0, *sums] if sums else [])]
+                self._cells[name] = cells(every, integral=name in whole)
         costs = [rule.cost_above for rule in rules if rule.cost_above is not None]
         if costs:
             self._cells[SPENT] = tuple(one for one in cells([0, *costs], integral=False) if one.is_numeric)
 
     # -- formulas --------------------
+
+    def _fits(self, value: Value, listed: Listed) -> Any:
+        """The value fits the tool's schema."""
+        return self._values.fits(listed.schema, value, condition=False, draft=listed.draft)
+
+    def _filled(self, listed: Listed) -> Iterator[Any]:
+        """Production fills in each default with which the call still fits."""
+        is_plain = listed.schema.keys() <= PLAIN
+        for name in listed.certain:
+            if (filled := _filled_value(listed.certain[name], name, self.spec)) is None:
+                continue
+            if is_plain:
+                yield self.call.has(name)
+                continue
+            call = Filled(self.call, name)
+            value, fits = call.inner(name), self._fits(call, listed)
+            yield z3.And(value.sound(), self._values.fits({"const": filled[0]}, value, condition=False))
+            yield z3.Or(self.call.has(name), z3.Not(fits))
 
     def entries(self, run: RunPolicy) -> Iterator[Entry]:
         """The entries of a policy about this tool, in their order. One with a bound comes twice: within it,
@@ -289,14 +302,16 @@ class ToolCalls:
         return Call(self.spec.name, found, float(spent), tuple(held))
 
     def _same_as(self, model: Any) -> Any:
-        """The arguments have the values of this model, as far as they are plain."""
-        beside = (self.spent, *self.labels.values())
-        each: list[Any] = [one == model.eval(one, model_completion=True) for one in beside]
+        """The arguments have the values of this model, as far as they are plain; and so has what else an
+        entry of the policy waits for."""
+        beside = [self.spent] if SPENT in self._cells else []
+        same: list[Any] = [*beside, *(self.labels[label] for label in self._awaited)]
         for name in self.arguments:
-            value = self.call.inner(name)
-            parts = (self.call.has(name), value.type, value.flag, value.text, value.number, value.length)
-            each += [part == model.eval(part, model_completion=True) for part in parts]
-        return z3.And(each)
+            value, there = self.call.inner(name), self.call.has(name)
+            same.append(there)
+            if _is_true(model, there):
+                same += value.plain_parts(model)
+        return z3.And([part == model.eval(part, model_completion=True) for part in same])
 
     def holds(self, wanted: Any, confirm: Confirm) -> tuple[Cells, tuple[str, ...]]:
         """Argument -> the values that it has in calls for which the formula is true. What the solver could
@@ -529,16 +544,12 @@ def _rules(policy: ApprovalPolicy, spec: ToolSpec) -> Iterator[tuple[int, Approv
     return ((n, rule) for n, rule in enumerate(policy.approvals.rules) if covers(rule, labelled))
 
 
-def _is_filled(spec: ToolSpec, name: str) -> bool:
-    """Production fills this argument in where a call leaves it out."""
-    alone = {**spec.parameters, "properties": {name: _mapping(spec.parameters.get("properties")).get(name)}}
-    alone.pop("required", None)
-    filled = arguments_for(spec.model_copy(update={"parameters": alone}), {})
-    return isinstance(filled, dict) and name in filled
-
-
-def _mapping(schema: Any) -> Mapping[str, Any]:
-    return schema if isinstance(schema, Mapping) else {}
+def _filled_value(schema: Any, name: str, spec: ToolSpec) -> tuple[Any] | None:
+    """What production fills in for this argument where a call leaves it out; None: nothing."""
+    kept = {key: one for key, one in spec.parameters.items() if key in ("$schema", "$defs", "definitions")}
+    alone = spec.model_copy(update={"parameters": {**kept, "properties": {name: schema}}})
+    filled = arguments_for(alone, {})
+    return (filled[name],) if isinstance(filled, dict) and name in filled else None
 
 
 def _number_within(cell: Cell, number: Any) -> Any:

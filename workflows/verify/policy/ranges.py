@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 __all__ = [
@@ -60,8 +62,10 @@ class Cell:
 ABSENT = Cell("absent")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
 
 
 def _whole_above(number: float) -> int:
@@ -75,7 +79,8 @@ def _whole_below(number: float) -> int:
 def may_be_number(schema: Any) -> bool:
     """As far as the schema tells: it names another type, and none behind a reference or a choice."""
     given = schema.get("type", "number") if isinstance(schema, Mapping) else "number"
-    return bool({"integer", "number"} & set([given] if isinstance(given, str) else given))
+    each = given if isinstance(given, list | tuple) else [given]
+    return any(one in ("integer", "number", "any") or not isinstance(one, str) for one in each)
 
 
 def constants(schema: Any) -> Iterator[Any]:
@@ -133,11 +138,10 @@ def is_loose(condition: Any) -> bool:
 # -- in words --------------------
 
 
-def number_text(number: float) -> str:
+def number_text(number: float | Decimal) -> str:
     """`5001`, `10,000,000`, `0.5`."""
-    if number == int(number):
-        number = int(number)
-    return f"{number:,}" if abs(number) >= 10_000 else str(number)
+    shown = int(number) if number == int(number) else number
+    return f"{shown:,}" if shown >= 10_000 or shown <= -10_000 else str(shown)
 
 
 def range_text(held: Sequence[Cell], more_named: bool = False) -> str:

@@ -18,6 +18,7 @@ from workflows.machines.common.options import NamesMachine
 from workflows.people import RequestSettings
 from workflows.task import inner_task
 from workflows.verify.policy.bounds import (
+    Amount,
     CallsBound,
     Radius,
     calls_bound,
@@ -40,6 +41,9 @@ OUTSIDE = ("unsafe", "keyed")
 """Effects whose calls cannot simply be repeated: how many there can be matters."""
 MAX_NAMED = 5
 """People that a text names."""
+UNKNOWN_TOOL = "this tool is not known here (the server of an MCP tool must answer)"
+SAME_CALLS = ("machine", "machine_version", "options", "limits", "approvals", "people", "labels")
+"""Fields of an agent that say what becomes of the calls of a tool, whatever tool it is."""
 WHEN: Mapping[Level, str] = {
     "unasked": "nobody is asked",
     "expiry": "made if nobody answers in time",
@@ -97,6 +101,12 @@ class Judged:
             for name in self.agent.tools
             if name in self.specs and is_callable(name, self.machine)
         ]
+
+    @property
+    def unknown_tools(self) -> list[str]:
+        """Tools of it that are not known here, and that its machine may call."""
+        missing = (name for name in self.agent.tools if name not in self.specs)
+        return [name for name in missing if is_callable(name, self.machine)]
 
     @property
     def bound(self) -> CallsBound:
@@ -164,12 +174,10 @@ class AgentReport:
     @property
     def unknown(self) -> list[str]:
         """What is not proven."""
-        return [
-            f"{one.tool}, {one.entry}: {why}"
-            for each in self.sets.values()
-            for one in each
-            for why in one.unknown
-        ] + [f"{one.tool} after untrusted, {why}" for one in self.sinks for why in one.unknown]
+        found = [f"{name}: {UNKNOWN_TOOL}, so the report leaves it out" for name in self.judged.unknown_tools]
+        for each in self.sets.values():
+            found += [f"{one.tool}, {one.entry}: {why}" for one in each for why in one.unknown]
+        return found + [f"{one.tool} after untrusted, {why}" for one in self.sinks for why in one.unknown]
 
 
 def reported(judged: Judged) -> AgentReport:
@@ -237,8 +245,8 @@ def _remarks(judged: Judged, sets: Mapping[str, Sequence[CallSet]]) -> Iterator[
     people, agent = judged.agent.people, judged.agent
     for name in agent.tools:
         if name not in judged.specs:
-            yield f"{name}: this tool is not known here, so the report leaves it out"
-        elif not is_callable(name, judged.machine):
+            continue
+        if not is_callable(name, judged.machine):
             yield f"{name}: no state of the machine {judged.machine.name} may call it"
     for name, group in people.groups.items():
         if not group.approvers:
@@ -337,7 +345,18 @@ def compared(new: Judged, old: Judged) -> Comparison:
                 who = f"newly decided by {_deciders(new, one)}; before by {_deciders(old, other)}"
                 grown.append(f"{spec.name}: requests such as {call.title} are {who}")
     unknown = [f"{one.tool}, {one.entry}: {why}" for one in passes for why in one.unknown]
+    unknown += _unknown_tools(new, old)
     return Comparison(passes, list(dict.fromkeys(grown)), unknown)
+
+
+def _unknown_tools(new: Judged, old: Judged) -> Iterator[str]:
+    """Tools of which nobody knows here whether their calls pass more easily: all that are new, and all where
+    anything has changed that decides about them."""
+    is_same = all(getattr(new.agent, name) == getattr(old.agent, name) for name in SAME_CALLS)
+    is_same &= (new.agent.output is None) is (old.agent.output is None)
+    for name in new.unknown_tools:
+        if not (is_same and name in old.agent.tools):
+            yield f"{name}: {UNKNOWN_TOOL}, so nothing is proven of its calls"
 
 
 def _limits_grown(new: AgentSpec, old: AgentSpec) -> Iterator[str]:
@@ -405,12 +424,12 @@ def _deciders(judged: Judged, settings: RequestSettings) -> str:
 # -- in words --------------------
 
 
-def _most(number: float) -> str:
-    return "without bound" if math.isinf(number) else number_text(number)
+def _most(number: Amount) -> str:
+    return "without bound" if number == math.inf else number_text(number)
 
 
-def _up_to(number: float) -> str:
-    return "without bound" if math.isinf(number) else f"up to {number_text(number)}"
+def _up_to(number: Amount) -> str:
+    return "without bound" if number == math.inf else f"up to {number_text(number)}"
 
 
 def bound_text(bound: CallsBound) -> str:
@@ -457,7 +476,7 @@ def _alone(one: Radius, held: Sequence[Label]) -> str:
 
 def _sum_texts(one: Radius) -> list[str]:
     return [
-        f"{name} {'without any bound' if math.isinf(total) else f'at most {number_text(total)} in all'}"
+        f"{name} {'without any bound' if total == math.inf else f'at most {number_text(total)} in all'}"
         for name, total in one.sums.items()
     ]
 

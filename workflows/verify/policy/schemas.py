@@ -9,28 +9,45 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
 import z3  # type: ignore[import-untyped]  # z3-solver ships no types
+from jsonschema import Draft3Validator, Draft4Validator, Draft202012Validator
 
 from activities.contracts import PATH_FORMATS, PATTERN_STEPS, compiled
-from workflows.gate.arguments import KIND_OF
+from workflows.gate.arguments import KIND_OF, has_key
+from workflows.verify.policy.listed import applied, referenced
 from workflows.verify.policy.patterns import Untranslatable, matching, solver_text
 
-__all__ = ["ITEMS", "TYPES", "Value", "Values", "exact_number", "names_in"]
+__all__ = ["ITEMS", "TYPES", "Filled", "Value", "Values", "exact_number"]
 
 ITEMS = 3
 """Items of a list that the solver looks at; what a longer one has is unknown."""
-REFERENCES = 20
+DEPTH = 20
 """References inside each other that are followed."""
+FOLLOWED = 1000
+"""References of one schema that are followed: a tree of them would have a million."""
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 TYPES = ("null", "boolean", "number", "string", "array", "object")
-NOT_TRANSLATED = {
-    "if", "then", "else", "dependentRequired", "dependentSchemas", "propertyNames", "minContains",
-    "maxContains", "unevaluatedItems", "$dynamicRef", "dependencies", "additionalItems",
-}  # fmt: skip
-"""Keywords that restrict a value."""
+LARGEST_DIVISOR = 2**53
+"""Above it production rounds a divisor when it divides a float."""
+UNTRANSLATED_DRAFTS = (Draft3Validator, Draft4Validator)
+LEFT_TO_THE_TOOL = {"patternProperties", "unevaluatedProperties"}
+"""Keywords that production does not judge."""
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("type", "const", "enum", "multipleOf", "pattern", "format", "uniqueItems", "rule"), ()),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), ()),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), ()),
+    **dict.fromkeys(("not", "allOf", "anyOf", "oneOf", "properties", "required", "propertyNames"), ()),
+    "contains": ("minContains", "maxContains"),
+    "items": ("prefixItems",),
+    "prefixItems": (),
+    "additionalProperties": ("properties",),
+    "if": ("then", "else"),
+}
+"""Keyword -> what else in its schema says what it means; all of it for one that is not here."""
 NORMAL_PATH = r"^(\.|/|/?{part}(/{part})*)$".replace("{part}", r"([^/\\.]|\.[^/\\.]|\.\.[^/\\])[^/\\]*")
 """Every path in its normal form fits this. More does: what is found is confirmed."""
 
@@ -57,12 +74,23 @@ class Value:
     def inner(self, name: str | int, *, integral: bool = False) -> Value:
         """The property of this name, or the item at this place."""
         if name not in self._inner:
-            self._inner[name] = Value(f"{self.path}.{name}", self.names, integral=integral)
+            self._inner[name] = Value(self._path_of(name), self.names, integral=integral)
         return self._inner[name]
 
     def has(self, name: str) -> Any:
         """It has this property."""
-        return z3.Bool(f"{self.path}.{name} there")
+        return z3.Bool(f"{self._path_of(name)} there")
+
+    def _path_of(self, name: str | int) -> str:
+        """Another one for each place: a property may be called `to.name` or `0`."""
+        return f"{self.path}[{json.dumps(name)}]"
+
+    def plain_parts(self, model: Any) -> list[Any]:
+        """What tells this value from others, as far as it is plain: its type in a model, and what counts of
+        that."""
+        own = {"null": [], "boolean": [self.flag], "number": [self.number], "string": [self.text]}
+        kind = TYPES[_number(model, self.type).numerator]
+        return [self.type, *own.get(kind, [self.flag, self.text, self.number, self.length])]
 
     def sound(self) -> Any:
         """What is so of every JSON value."""
@@ -90,6 +118,23 @@ class Value:
         return {n: self.inner(n).found(model) for n in known} | {f"other{n}": None for n in range(others)}
 
 
+class Filled(Value):
+    """An object with one more property than another one has, or with another value of it."""
+
+    def __init__(self, whole: Value, name: str) -> None:
+        super().__init__(f"{whole.path} with {json.dumps(name)}", whole.names)
+        self.type, self.length, self.others = whole.type, whole.length, whole.others
+        self._whole, self._name = whole, name
+
+    def inner(self, name: str | int, *, integral: bool = False) -> Value:
+        """The property of this name."""
+        return super().inner(name) if name == self._name else self._whole.inner(name)
+
+    def has(self, name: str) -> Any:
+        """It has this property."""
+        return z3.BoolVal(True) if name == self._name else self._whole.has(name)
+
+
 def _number(model: Any, term: Any) -> Fraction:
     value = model.eval(term, model_completion=True)
     return Fraction(value.as_long() if z3.is_int_value(value) else value.as_fraction())
@@ -108,31 +153,6 @@ def _text(escaped: str) -> str:
     return re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: chr(int(found[1], 16)), escaped)
 
 
-def names_in(schema: Any) -> Iterator[str]:
-    """All that properties may be called in a schema, and in the values that it names."""
-    if isinstance(schema, list | tuple):
-        for one in schema:
-            yield from names_in(one)
-    elif isinstance(schema, Mapping):
-        for key, one in schema.items():
-            if key == "properties" and isinstance(one, Mapping):
-                yield from one
-            elif key == "required" and isinstance(one, list | tuple):
-                yield from (name for name in one if isinstance(name, str))
-            elif key in ("const", "enum"):
-                yield from _keys(one)
-            yield from names_in(one)
-
-
-def _keys(value: Any) -> Iterator[str]:
-    for one in (
-        value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    ):
-        yield from _keys(one)
-    if isinstance(value, Mapping):
-        yield from value
-
-
 class Values:
     """Formulas for schemas, with their unknowns."""
 
@@ -140,19 +160,21 @@ class Values:
         self.unknown: dict[str, str] = {}
         """What was not translated: place and keyword -> why."""
 
-    def fits(self, schema: Any, value: Value, *, condition: bool, draft: str = "") -> Any:
+    def fits(self, schema: Any, value: Value, *, condition: bool, draft: Any = Draft202012Validator) -> Any:
         """The value fits the schema. In a condition of an approval rule a keyword about numbers, text, lists
         or objects fits only these; in a tool's schema it says nothing about others.
 
-        `draft`: what the schema names as `$schema`. Drafts 3 and 4 are not translated.
+        `draft`: the library's validator class. Drafts 3 and 4 are not translated.
         """
-        if re.search(r"draft-0[34]", draft):
-            return self.unknown_fact(value, "$schema", draft, "a schema of an old draft")
+        if draft in UNTRANSLATED_DRAFTS:
+            return self.unknown_fact(value, "$schema", schema, "a schema of an old draft")
         return _Translation(self, condition, schema, draft).of(schema, value)
 
-    def unknown_fact(self, value: Value, keyword: str, wanted: Any, why: str) -> Any:
-        """True or false, nobody knows; the same for the same question."""
-        place = f"{value.path}: {keyword} {json.dumps(wanted, sort_keys=True, default=str)[:200]}"
+    def unknown_fact(self, value: Value, keyword: str, wanted: Any, why: str, *context: Any) -> Any:
+        """True or false, nobody knows; the same for the same question: the same keyword about the same value,
+        where its schema and `context` say the same."""
+        asked = [keyword, wanted, *context]
+        place = f"{value.path}: {json.dumps(asked, sort_keys=True, default=str)}"
         self.unknown[place] = why
         return z3.Bool(f"unknown {place}")
 
@@ -160,42 +182,51 @@ class Values:
 class _Translation:
     """Of one schema."""
 
-    def __init__(self, values: Values, condition: bool, root: Any, draft: str) -> None:
-        self._values, self._condition, self._root = values, condition, root
-        self._is_new = not re.search(r"draft-0\d", draft)
-        self._followed = 0
+    def __init__(self, values: Values, condition: bool, root: Any, draft: Any) -> None:
+        self._values, self._condition, self._root, self._draft = values, condition, root, draft
+        self._depth = self._followed = 0
 
     def of(self, schema: Any, value: Value) -> Any:
         if isinstance(schema, bool) or not isinstance(schema, Mapping):
             return z3.BoolVal(schema is not False)
-        if not self._is_new and "$ref" in schema:  # what stands beside it counts for nothing there
-            schema = {"$ref": schema["$ref"]}
-        return z3.And([self._keyword(key, wanted, value, schema) for key, wanted in schema.items()])
+        said = applied(schema, self._draft)
+        return z3.And([self._keyword(key, wanted, value, said) for key, wanted in said.items()])
 
     def _keyword(self, key: str, wanted: Any, value: Value, schema: Mapping[str, Any]) -> Any:
         try:
             said = self._said(key, wanted, value, schema)
         except Untranslatable as why:
-            said = self._values.unknown_fact(value, key, wanted, f"`{key}`: {why}")
+            said = self._unknown(value, key, schema, f"`{key}`: {why}")
+        except Exception as error:  # noqa: BLE001  # a malformed schema breaks this in as many ways as the library
+            said = self._unknown(value, key, schema, f"`{key}` is malformed: {type(error).__name__}")
         if (kind := KIND_OF.get(key)) is None:
             return said
         return z3.And(value.is_a(kind), said) if self._condition else z3.Implies(value.is_a(kind), said)
 
     def _said(self, key: str, wanted: Any, value: Value, schema: Mapping[str, Any]) -> Any:
-        if (key == "prefixItems" and not self._is_new) or (
-            key == "items" and isinstance(wanted, list | tuple)
-        ):
+        if key not in self._draft.VALIDATORS or key in LEFT_TO_THE_TOOL:
+            return z3.BoolVal(True)
+        if key == "items" and isinstance(wanted, list | tuple):
             raise Untranslatable("it means something else in another draft")
         if key in COMPARED:
             if isinstance(wanted, bool):
                 raise Untranslatable("it is no number")
             return COMPARED[key](value, exact_number(wanted))
         if key in SIZES:
+            if isinstance(wanted, float) and not wanted.is_integer():
+                raise Untranslatable("it is no whole number")
             return SIZES[key](value, int(wanted))
-        if key in NOT_TRANSLATED:
+        if key not in KEYWORDS:
             raise Untranslatable("it is not translated")
-        said = KEYWORDS.get(key)  # what is in no table here restricts nothing
-        return z3.BoolVal(True) if said is None else said(self, wanted, value, schema)
+        return KEYWORDS[key](self, wanted, value, schema)
+
+    def _unknown(self, value: Value, key: str, schema: Mapping[str, Any], why: str) -> Any:
+        """What a keyword of the schema says of the value. Behind a reference that is the whole schema."""
+        beside = {one: schema[one] for one in BESIDE.get(key, tuple(schema)) if one in schema}
+        wanted = schema.get(key)
+        root = self._root if has_key([wanted, beside, {key: wanted}], REFERENCES) else None
+        about = (self._condition, self._draft.__name__, root)
+        return self._values.unknown_fact(value, key, wanted, why, beside, *about)
 
     # -- any value
 
@@ -221,7 +252,7 @@ class _Translation:
         if isinstance(wanted, list | tuple):
             items = [self._equal(value.inner(place), one) for place, one in enumerate(wanted[:ITEMS])]
             rest = len(wanted) > ITEMS
-            more = [self._values.unknown_fact(value, "const", wanted, "a long list")] if rest else []
+            more = [self._values.unknown_fact(value, "equal", wanted, "a long list")] if rest else []
             return z3.And(value.is_a("array"), value.length == len(wanted), *items, *more)
         there = [value.has(n) if n in wanted else z3.Not(value.has(n)) for n in value.names]
         each = [self._equal(value.inner(name), one) for name, one in wanted.items()]
@@ -240,16 +271,13 @@ class _Translation:
         return z3.PbEq([(self.of(one, value), 1) for one in wanted], 1)
 
     def _ref(self, wanted: Any, value: Value, schema: Any) -> Any:
-        found, parts = self._root, str(wanted).split("/")
+        found = referenced(wanted, self._root)
         self._followed += 1
-        if parts[0] != "#" or self._followed > REFERENCES:
+        if found is None or self._depth > DEPTH or self._followed > FOLLOWED:
             raise Untranslatable("its reference")
-        for part in parts[1:]:
-            found = found.get(part) if isinstance(found, Mapping) else None
-        if found is None:
-            raise Untranslatable("its reference")
+        self._depth += 1
         said = self.of(found, value)
-        self._followed -= 1
+        self._depth -= 1
         return said
 
     # -- numbers and text
@@ -257,6 +285,8 @@ class _Translation:
     def _multiple_of(self, wanted: Any, value: Value, schema: Any) -> Any:
         if isinstance(wanted, float):  # production reads both numbers as decimals
             raise Untranslatable("a fraction")
+        if abs(wanted) > LARGEST_DIVISOR:
+            raise Untranslatable("a divisor above 2**53")
         return z3.IsInt(value.number / exact_number(wanted))
 
     def _pattern(self, wanted: Any, value: Value, schema: Any) -> Any:
@@ -269,39 +299,36 @@ class _Translation:
     def _format(self, wanted: Any, value: Value, schema: Any) -> Any:
         if self._condition or wanted not in PATH_FORMATS:
             return z3.BoolVal(True)
-        return z3.Implies(value.is_a("string"), z3.InRe(value.text, matching(NORMAL_PATH)))
+        rest = self._unknown(value, "format", schema, "`format`: the rest of a path's normal form")
+        return z3.Implies(value.is_a("string"), z3.And(z3.InRe(value.text, matching(NORMAL_PATH)), rest))
 
     # -- lists and objects
 
     def _unique_items(self, wanted: Any, value: Value, schema: Any) -> Any:
         if not wanted:
             return z3.BoolVal(True)
-        return z3.Or(
-            value.length <= 1, self._values.unknown_fact(value, "uniqueItems", True, "`uniqueItems`")
-        )
+        return z3.Or(value.length <= 1, self._unknown(value, "uniqueItems", schema, "`uniqueItems`"))
 
     def _items(self, wanted: Any, value: Value, schema: Any) -> Any:
-        first = len(schema.get("prefixItems", ()))
+        first = len(schema.get("prefixItems", ())) if "prefixItems" in self._draft.VALIDATORS else 0
         each = [z3.Implies(value.length > n, self.of(wanted, value.inner(n))) for n in range(first, ITEMS)]
-        return z3.And(*each, self._of_short_lists(value, "items", wanted))
+        return z3.And(*each, self._of_short_lists(value, "items", schema))
 
     def _prefix_items(self, wanted: Any, value: Value, schema: Any) -> Any:
         first = list(enumerate(wanted))[:ITEMS]
         each = [z3.Implies(value.length > n, self.of(one, value.inner(n))) for n, one in first]
-        return z3.And(*each, self._of_short_lists(value, "prefixItems", wanted))
+        return z3.And(*each, self._of_short_lists(value, "prefixItems", schema))
 
-    def _of_short_lists(self, value: Value, key: str, wanted: Any) -> Any:
-        if wanted in (True, {}, []):
+    def _of_short_lists(self, value: Value, key: str, schema: Mapping[str, Any]) -> Any:
+        if schema[key] in (True, {}, []):
             return z3.BoolVal(True)
-        return z3.Or(
-            value.length <= ITEMS, self._values.unknown_fact(value, key, wanted, f"`{key}` of a long list")
-        )
+        return z3.Or(value.length <= ITEMS, self._unknown(value, key, schema, f"`{key}` of a long list"))
 
     def _contains(self, wanted: Any, value: Value, schema: Any) -> Any:
         if {"minContains", "maxContains"} & schema.keys():
             raise Untranslatable("a number of items")
         each = [z3.And(value.length > n, self.of(wanted, value.inner(n))) for n in range(ITEMS)]
-        more = self._values.unknown_fact(value, "contains", wanted, "`contains` of a long list")
+        more = self._unknown(value, "contains", schema, "`contains` of a long list")
         return z3.Or(*each, z3.And(value.length > ITEMS, more))
 
     def _properties(self, wanted: Any, value: Value, schema: Any) -> Any:
@@ -320,7 +347,7 @@ class _Translation:
         if wanted is False:
             return z3.And(value.others == 0, *(z3.Not(value.has(name)) for name in more))
         each = [z3.Implies(value.has(name), self.of(wanted, value.inner(name))) for name in more]
-        others = self._values.unknown_fact(value, "additionalProperties", wanted, "`additionalProperties`")
+        others = self._unknown(value, "additionalProperties", schema, "`additionalProperties`")
         return z3.And(*each, z3.Or(value.others == 0, others))
 
 
