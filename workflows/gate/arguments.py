@@ -283,7 +283,7 @@ def _fill_in(validator: Any, schema: Any, arguments: JsonObject) -> None:
     missing = list(_missing(validator, schema, arguments))
     for holder, name, default in missing:
         holder[name] = copy.deepcopy(default)
-    LEFT.set([CHECKS])
+    LEFT.set(Budget(CHECKS))
     if not missing or validator.is_valid(arguments):
         return
     for holder, name, _ in missing:
