@@ -66,14 +66,9 @@ async def agent(  # each is an option of the command
         weak = report.unknown or report.useless or any(one.is_unbounded for one in report.radii)
         return 1 if report.violations or (strict and weak) else 0
     found = compared(now, judged(catalog, _old_agent(against), served))
-    lines = list(_change_lines(found)) or ["nothing is newly allowed"]
-    _print(
-        _change_json(found),
-        lines,
-        _change_markdown(chosen.name, list(_change_lines(found))),
-        as_json,
-        markdown,
-    )
+    change = list(_change_lines(found, chosen))
+    lines = change or ["nothing is newly allowed"]
+    _print(_change_json(found), lines, _change_markdown(chosen.name, change), as_json, markdown)
     return 0 if found.is_empty else 1
 
 
@@ -262,12 +257,12 @@ def _finite(number: Amount) -> float | None:
 # -- what a change newly allows --------------------
 
 
-def _change_lines(found: Comparison) -> Iterator[str]:
-    from workflows.verify.policy.report import NEWLY
+def _change_lines(found: Comparison, new: AgentFile) -> Iterator[str]:
+    from workflows.verify.policy.report import newly_text
 
     for one in found.passes:
         which = ", ".join(_which(one)) or "every call"
-        yield f"{one.tool}: {which} {NEWLY[one.level]} ({one.entry})"
+        yield f"{one.tool}: {which} {newly_text(one, new)}"
     yield from found.grown
     yield from (f"unknown: {one}" for one in found.unknown)
 

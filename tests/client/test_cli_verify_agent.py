@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -362,3 +366,289 @@ def test_agent_with_a_named_output_is_compared_with_an_older_one(tmp_path: Path,
     old.write_text(text)
     shown = cli("verify", "agent", str(new), "--against", str(old))
     assert (shown.code, shown.out.strip()) == (0, "nothing is newly allowed")
+
+
+PAYS = """
+from pydantic import BaseModel, Field
+from ratchet import Tool
+
+class Params(BaseModel):
+    "Pay somebody."
+    to: str
+    cents: int = Field(ge=1, le=100)
+
+TOOLS = [
+    Tool(name=name, params=Params, run=lambda params: "ok", effect="unsafe", brings=())
+    for name in ("pay", "pay2")
+]
+"""
+KEYS = [base64.b64encode(bytes([9] * 31 + [number])).decode() for number in range(3)]
+GROUPS = {
+    "fin": {"members": ["ann"]}, "all": {"members": ["ann", "eve"]}, "boss": {"members": ["bob"]},
+    "two": {"members": ["ann", "eve"], "quorum": 2}, "signed": {"keys": {"ann": KEYS[0]}},
+    "resigned": {"keys": {"ann": KEYS[1]}},
+}  # fmt: skip
+
+
+Given = Mapping[str, object]
+"""Parts of an agent file; `rules` are those of its approvals."""
+
+
+def against(cli: Cli, folder: Path, new: Given, old: Given) -> tuple[int, list[str]]:
+    """Exit code and lines."""
+    (folder / "pays.py").write_text(PAYS)
+    for name, whole in (("new", new), ("old", old)):
+        given: dict[str, Any] = dict(whole)
+        people = {"groups": GROUPS, "requests": {"group": "fin"}, **given.get("people", {})}
+        agent = {
+            "machine": "tools", "tools": ["pay", "pay2"], "modules": ["pays.py"], "models": "scripted",
+            "approvals": {"rules": given.get("rules", [])}, **given, "people": people,
+        }  # fmt: skip
+        agent.pop("rules", None)
+        (folder / f"{name}.yaml").write_text(json.dumps(agent))
+    shown = cli("verify", "agent", str(folder / "new.yaml"), "--against", str(folder / "old.yaml"))
+    assert not shown.err, shown.err
+    return shown.code, shown.out.splitlines()
+
+
+def asked(**request: object) -> dict[str, object]:
+    return {"people": {"requests": request}}
+
+
+def later(*groups: str, seconds: int = 60) -> dict[str, object]:
+    return asked(group="fin", at_deadline="escalate", deadline_seconds=seconds, escalate_to=groups)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (later("boss"), later("all"), "1 of ann, then 1 of ann, eve; before by 1 of ann, then 1 of bob"),
+        (later("two"), later("all"), "1 of ann, then 1 of ann, eve; before by 1 of ann, then 2 of ann, eve"),
+        (later("signed"), later("fin"), "then 1 of ann; before by 1 of ann, then 1 of ann, signed"),
+        (later("boss", "all"), later("all", "boss"), "by 1 of ann, then 1 of ann, eve, then 1 of bob"),
+        (asked(group="fin"), later("fin"), "newly decided by 1 of ann, then 1 of ann; before by 1 of ann"),
+        (
+            asked(group="signed"),
+            asked(group="resigned"),
+            "newly decided by 1 of ann, signed with another key",
+        ),
+        (later("boss", seconds=600), later("boss", seconds=1), "newly passed on to the next group after 1 s"),
+        (
+            asked(group="fin", at_deadline="approve", deadline_seconds=604_800),
+            asked(group="fin", at_deadline="approve", deadline_seconds=1),
+            "newly approved after 1 s without an answer; before after 604,800 s",
+        ),
+    ],
+    ids=["people", "quorum", "signed", "order", "one-more", "key", "sooner", "approved-sooner"],
+)
+def test_whoever_may_newly_decide_is_named(
+    cli: Cli, tmp_path: Path, old: Given, new: Given, said: str
+) -> None:
+    code, lines = against(cli, tmp_path, new, old)
+    assert code == 1
+    assert any(said in line for line in lines), lines
+    assert against(cli, tmp_path, old, old) == (0, ["nothing is newly allowed"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ({"limits": {"depth": 1}}, {"limits": {"depth": 9}}, "limits.depth is newly 9; before 1"),
+        (
+            {"people": {"commands": "fin"}},
+            {},
+            "people.commands: who may raise limits or roll back is newly anybody; before 1 of ann",
+        ),
+        (
+            {"people": {"commands": "signed"}},
+            {"people": {"commands": "resigned"}},
+            "people.commands: who may raise limits or roll back is newly 1 of ann, signed with another key; "
+            "before 1 of ann, signed",
+        ),
+        (
+            {"people": {"kinds": {"limit": {"group": "fin"}}}},
+            {"people": {"kinds": {"limit": {"group": "all"}}}},
+            "people: requests of the kind limit are newly decided by 1 of ann, eve; before by 1 of ann",
+        ),
+        ({}, {"people": {"on_limit": "ask"}}, "people.on_limit is newly ask; before stop"),
+        (
+            {"people": {"interrupt_every": 1}},
+            {},
+            "people.interrupt_every is newly null; before 1",
+        ),
+        (
+            {"people": {"unattended": True}},
+            {},
+            "people.unattended is newly false: people may answer what a run asks",
+        ),
+    ],
+)
+def test_what_people_may_newly_do_is_named(
+    cli: Cli, tmp_path: Path, old: Given, new: Given, said: str
+) -> None:
+    code, lines = against(cli, tmp_path, new, old)
+    assert (code, said in lines) == (1, True), lines
+    back = old if "another key" in said else new
+    assert against(cli, tmp_path, old, back) == (0, ["nothing is newly allowed"])
+
+
+SECRET = {"to": {"pattern": "(?i)^secret-[0-9]{9}$"}}
+
+
+def test_decider_of_calls_that_the_solver_cannot_find_is_unknown(cli: Cli, tmp_path: Path) -> None:
+    def of(group: str) -> dict[str, object]:
+        return {"rules": [{"arguments": SECRET, "ask": "always", "request": {"group": group}}]}
+
+    code, lines = against(cli, tmp_path, of("all"), of("fin"))
+    assert code == 1
+    said = "unknown: pay, rules.0: whether requests are newly decided by 1 of ann, eve; before by 1 of ann: "
+    assert any(line.startswith(said) for line in lines), lines
+    assert against(cli, tmp_path, of("fin"), of("all")) == (0, ["nothing is newly allowed"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            {"rules": [{"ask": "reject"}]},
+            {"rules": [{"ask": "always", "request": {}}]},
+            "pay: every call newly passes if people approve it: anybody (rules.0)",
+        ),
+        (
+            {"rules": [{"ask": "never", "at_most": {"calls": 3}, "then": "reject"}]},
+            {"rules": [{"ask": "never", "at_most": {"calls": 3}, "request": {"group": "all"}}]},
+            "pay, pay2: calls newly up to 1000 in one run, a person is asked about each; before 3 (the old "
+            "rules.0)",
+        ),
+        (
+            {"people": {"unattended": True}},
+            {},
+            "pay: every call newly passes if people approve it: 1 of ann (effects.unsafe)",
+        ),
+        (
+            {"tools": ["pay"]},
+            {},
+            "pay2: every call newly passes if people approve it: 1 of ann (effects.unsafe)",
+        ),
+    ],
+    ids=["reject", "then", "unattended", "new-tool"],
+)
+def test_call_that_a_person_may_newly_approve_is_named(
+    cli: Cli, tmp_path: Path, old: Given, new: Given, said: str
+) -> None:
+    code, lines = against(cli, tmp_path, new, old)
+    assert (code, said in lines) == (1, True), lines
+    assert against(cli, tmp_path, old, new) == (0, ["nothing is newly allowed"])
+
+
+def passes(**at_most: object) -> dict[str, object]:
+    return {"ask": "never", "at_most": at_most}
+
+
+def to(name: str, **more: object) -> dict[str, object]:
+    return {"arguments": {"to": {"const": name}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            [to("friend", **passes(calls=3)), to("stranger", **passes(calls=1))],
+            [to("friend", **passes(calls=1)), to("stranger", **passes(calls=3))],
+            "pay, pay2: calls newly up to 3 in one run, nobody is asked; before 1 (the old rules.1)",
+        ),
+        (
+            [to("friend", **passes(sum={"cents": 30})), to("stranger", **passes(sum={"cents": 10}))],
+            [to("friend", **passes(sum={"cents": 10})), to("stranger", **passes(sum={"cents": 30}))],
+            "pay, pay2: cents in all newly up to 30 in one run, nobody is asked; before 10 (the old rules.1)",
+        ),
+        (
+            [{"tools": ["pay", "pay2"], **passes(calls=3)}],
+            [{"tools": ["pay"], **passes(calls=3)}, {"tools": ["pay2"], **passes(calls=3)}],
+            "pay, pay2: calls newly up to 6 in one run, nobody is asked; before 3 (the old rules.0)",
+        ),
+        (
+            [{"tools": ["pay", "pay2"], **passes(sum={"cents": 90})}],
+            [{"tools": ["pay"], **passes(sum={"cents": 90})}, {"tools": ["pay2"], **passes(calls=1)}],
+            "pay, pay2: cents in all newly up to 180 in one run, nobody is asked; before 90 (the old "
+            "rules.0)",
+        ),
+        (
+            [to("friend", **passes(calls=5)), to("stranger", ask="first_time", at_most={"calls": 1})],
+            [to("friend", **passes(calls=5)), to("stranger", ask="first_time", at_most={"calls": 4})],
+            "pay, pay2: calls newly up to 4 in one run, one approval lets all of them pass; before 1 (the "
+            "old rules.1)",
+        ),
+        (
+            [{**passes(calls=3), "then": "always"}],
+            [passes(sum={"cents": 900})],
+            "pay, pay2: calls newly up to 1000 in one run, nobody is asked; before 3 (the old rules.0)",
+        ),
+        (
+            [to("friend", ask="first_time"), {"ask": "first_time"}],
+            [{"ask": "first_time"}],
+            'pay: an approval of a call such as pay(to="", cents=1) newly lets others pass',
+        ),
+    ],
+    ids=["swapped", "sums-swapped", "split", "sum-split", "once", "without", "merged"],
+)
+def test_bound_that_newly_bounds_less_is_named(
+    cli: Cli, tmp_path: Path, old: list[object], new: list[object], said: str
+) -> None:
+    code, lines = against(cli, tmp_path, {"rules": new}, {"rules": old})
+    assert code == 1
+    assert any(line.startswith(said) for line in lines), lines
+    assert not any(line.startswith("unknown") for line in lines)
+    assert against(cli, tmp_path, {"rules": new}, {"rules": new}) == (0, ["nothing is newly allowed"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            [{"tools": ["pay"], **passes(calls=3)}, {"tools": ["pay2"], **passes(calls=3)}],
+            [{"tools": ["pay", "pay2"], **passes(calls=3)}],
+        ),
+        ([passes(calls=5)], [to("friend", **passes(calls=3)), to("stranger", **passes(calls=2))]),
+        ([passes(sum={"cents": 300})], [passes(calls=3)]),
+        ([{"ask": "first_time"}], [to("friend", ask="first_time"), {"ask": "first_time"}]),
+    ],
+    ids=["joined", "shared out", "as-much", "apart"],
+)
+def test_bound_that_bounds_as_much_is_not_named(
+    cli: Cli, tmp_path: Path, old: list[object], new: list[object]
+) -> None:
+    rest = {"arguments": {"to": {"not": {"enum": ["friend", "stranger"]}}}, "ask": "reject"}
+    now = {"rules": [*new, rest] if len(old) < len(new) else new}
+    assert against(cli, tmp_path, now, {"rules": old}) == (0, ["nothing is newly allowed"])
+
+
+def test_bound_of_what_the_solver_cannot_find_is_unknown(cli: Cli, tmp_path: Path) -> None:
+    def of(calls: int) -> dict[str, object]:
+        return {"rules": [{"arguments": SECRET, **passes(calls=calls)}]}
+
+    code, lines = against(cli, tmp_path, of(3), of(1))
+    assert code == 1
+    assert any(line.startswith("unknown: pay, pay2: calls may newly be up to 3") for line in lines), lines
+    assert against(cli, tmp_path, of(1), of(3)) == (0, ["nothing is newly allowed"])
+
+
+def test_more_calls_of_a_tool_that_only_reads_and_sends_are_named(cli: Cli, tmp_path: Path) -> None:
+    def of(calls: int) -> dict[str, object]:
+        return {"tools": ["http_get"], "rules": [{"tools": ["http_get"], **passes(calls=calls)}]}
+
+    said = "http_get: calls newly up to 1000 in one run, nobody is asked; before 1"
+    assert said in against(cli, tmp_path, of(1000), of(1))[1]
+    less = {"tools": ["http_get"], "limits": {"tool_calls": 5}}
+    code, lines = against(cli, tmp_path, {"tools": ["http_get"]}, less)
+    assert code == 1
+    assert "http_get: calls newly up to 1000 in one run, nobody is asked; before 5" in lines
+
+
+def test_more_calls_of_all_tools_together_are_named(cli: Cli, tmp_path: Path) -> None:
+    """Each tool alone has no more calls than before."""
+    rules = [{"tools": [name], **passes(calls=3)} for name in ("pay", "pay2")]
+    few, many = ({"rules": rules, "machine": "react", "options": {"max_steps": n}} for n in (3, 6))
+    said = "calls of all tools newly up to 6 in one run; before 3"
+    assert against(cli, tmp_path, many, few) == (1, [said])
+    assert against(cli, tmp_path, few, many) == (0, ["nothing is newly allowed"])

@@ -78,6 +78,8 @@ class CallSet:
     """What the solver could not decide; `held` has every value that may be in it."""
     at_most: AtMost | None = None
     """The bound of the entry's rule, over all tools that it is about."""
+    asks: RequestSettings | None = None
+    """How people are asked about them; None: nobody is there."""
     is_beyond: bool = False
     """These calls are made once the bound of the entry's rule is used up."""
 

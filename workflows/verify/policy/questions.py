@@ -8,7 +8,7 @@ that is not confirmed, and a question that the solver does not decide, is *unkno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +25,10 @@ from workflows.verify.policy.listed import Listed, names_in
 from workflows.verify.policy.ranges import Cell, cells, constants, is_loose, largest, range_text
 from workflows.verify.policy.schemas import Filled, Value, Values, exact_number
 
-__all__ = ["RunPolicy", "after_label", "call_sets", "newly_allowed", "other_requests", "useless_rules"]
+__all__ = [
+    "Entry", "RunPolicy", "ToolCalls", "Undecided", "after_label", "call_sets", "decided", "newly_allowed",
+    "other_requests", "useless_rules",
+]  # fmt: skip
 
 TRIES = 5
 """Calls that are asked of the solver until one is confirmed."""
@@ -389,6 +392,7 @@ class ToolCalls:
             conditions={name: one for name, one in entry.arguments.items() if is_loose(one)},
             after=dict(self._after(wanted, confirm)),
             at_most=entry.at_most,
+            asks=entry.asks,
             is_beyond=entry.is_beyond,
             unknown=(*unknown, *more),
         )
@@ -411,7 +415,7 @@ def call_sets(policy: RunPolicy, spec: ToolSpec) -> list[CallSet]:
     """The calls of a tool by the entry that decides them, in the policy's order. Entries that decide no call
     are left out."""
     tool = ToolCalls(spec, [policy])
-    sets = [tool.call_set(one, z3.BoolVal(True), _decided(policy, one)) for one in tool.entries(policy)]
+    sets = [tool.call_set(one, z3.BoolVal(True), decided(policy, one)) for one in tool.entries(policy)]
     return [one for one in sets if one is not None]
 
 
@@ -420,14 +424,14 @@ def after_label(policy: RunPolicy, spec: ToolSpec, label: Label) -> tuple[CallSe
     decide about those that might pass more easily; no calls: it is proven that there are none."""
     tool, unknown = ToolCalls(spec, [policy]), list[str]()
     for entry in sorted(tool.entries(policy), key=lambda one: -LEVELS.index(one.level)):
-        found = tool.call_set(entry, tool.labels[label], _decided(policy, entry))
+        found = tool.call_set(entry, tool.labels[label], decided(policy, entry))
         if found is not None and found.example is not None:
             return found, unknown
         unknown += [f"{entry.name}: {why}" for why in found.unknown] if found else []
     return None, unknown
 
 
-def _decided(policy: RunPolicy, entry: Entry) -> Confirm:
+def decided(policy: RunPolicy, entry: Entry) -> Confirm:
     """Production decides so about the call: in a run that has used nothing of its bounds, or all."""
 
     def confirm(call: Call) -> bool:
@@ -475,25 +479,25 @@ def _use_problem(policy: RunPolicy, number: int, rule: ApprovalRule, tools: Sequ
 
 
 def newly_allowed(new: RunPolicy, old: RunPolicy, spec: ToolSpec) -> list[CallSet]:
-    """Calls of a tool that the new policy lets pass more easily than the old one did; a tool that the old
-    agent did not have had no calls at all."""
+    """Calls of a tool that the new policy lets pass more easily than the old one did, by a person at least; a
+    tool that the old agent did not have had no calls at all."""
     tool = ToolCalls(spec, [new, old])
     before = list(tool.entries(old)) if spec.name in old.policy.specs else []
     found = []
     for entry in tool.entries(new):
         rank = LEVELS.index(entry.level)
-        if rank > LEVELS.index("asked"):
+        if rank > LEVELS.index("refused"):
             as_easily = [one.decides for one in before if LEVELS.index(one.level) >= rank]
             found.append(tool.call_set(entry, z3.Not(z3.Or(as_easily)), _newly(entry, new, old)))
     return [one for one in found if one is not None]
 
 
 def _newly(entry: Entry, new: RunPolicy, old: RunPolicy) -> Confirm:
-    decided = _decided(new, entry)
+    is_decided = decided(new, entry)
 
     def confirm(call: Call) -> bool:
-        if not decided(call) or call.tool not in old.policy.specs:
-            return decided(call)
+        if not is_decided(call) or call.tool not in old.policy.specs:
+            return is_decided(call)
         required, name = old.required_approval(call), old.entry(call)
         before: list[Level] = ["unasked"]
         if required is not None:
@@ -508,26 +512,22 @@ def _newly(entry: Entry, new: RunPolicy, old: RunPolicy) -> Confirm:
 
 
 def other_requests(
-    new: RunPolicy,
-    old: RunPolicy,
-    spec: ToolSpec,
-    differ: Callable[[RequestSettings, RequestSettings], bool],
-) -> dict[tuple[RequestSettings, RequestSettings], Call]:
-    """Settings of requests about a tool, new and old, that differ so and are about the same call; with the
-    call."""
-    tool, found = ToolCalls(spec, [new, old]), dict[tuple[RequestSettings, RequestSettings], Call]()
+    new: RunPolicy, old: RunPolicy, spec: ToolSpec, differ: Callable[[Entry, Entry], Iterable[str]]
+) -> tuple[dict[str, Call], dict[str, str]]:
+    """How requests about a tool differ, in words of `differ`, which is asked of a new and an old entry: each
+    with a call that both decide. And how they may differ, with what the solver could not decide."""
+    tool, found, unknown = ToolCalls(spec, [new, old]), dict[str, Call](), dict[str, str]()
     then = [one for one in tool.entries(old) if one.level not in QUIET]
     for mine in tool.entries(new):
         for theirs in then if mine.level not in QUIET else ():
-            assert mine.asks is not None
-            assert theirs.asks is not None
-            pair = (mine.asks, theirs.asks)
-            if pair in found or not differ(*pair):
-                continue
-            with suppress(Undecided):
-                if call := tool.find(z3.And(mine.decides, theirs.decides), _decided(new, mine)):
-                    found[pair] = call
-    return found
+            texts = [text for text in differ(mine, theirs) if text not in found]
+            try:
+                call = tool.find(z3.And(mine.decides, theirs.decides), decided(new, mine)) if texts else None
+            except Undecided as why:
+                unknown |= {text: f"{mine.name}: whether requests are {text}: {why}" for text in texts}
+            else:
+                found |= {text: call for text in texts if call is not None}
+    return found, {text: why for text, why in unknown.items() if text not in found}
 
 
 # -- parts --------------------

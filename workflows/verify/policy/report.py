@@ -4,7 +4,7 @@ imported when a report is made."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from workflows.api import AgentSpec, AgentTask
 from workflows.gate.approvals import ApprovalPolicy
 from workflows.kernel.machine import Machine
 from workflows.machines.common.options import NamesMachine
-from workflows.people import RequestSettings
 from workflows.task import inner_task
 from workflows.verify.policy.bounds import (
     Amount,
@@ -27,20 +26,20 @@ from workflows.verify.policy.bounds import (
     radius,
 )
 from workflows.verify.policy.call_sets import LEVELS, CallSet, Level
+from workflows.verify.policy.deciders import deciders_text, newly_decided, people_grown, sooner
 from workflows.verify.policy.ranges import number_text
 
 if TYPE_CHECKING:
-    from workflows.verify.policy.questions import RunPolicy
+    from workflows.verify.policy.questions import Entry, RunPolicy
 
 __all__ = [
-    "NEWLY", "OUTSIDE", "WHEN", "AgentReport", "Comparison", "Judged", "SinkReport", "ToolReport",
-    "alone_text", "bound_text", "compared", "excess", "radius_text", "reported", "tool_report", "unbounded",
+    "OUTSIDE", "WHEN", "AgentReport", "Comparison", "Judged", "SinkReport", "ToolReport",
+    "alone_text", "bound_text", "compared", "excess", "newly_text", "radius_text", "reported",
+    "tool_report", "unbounded",
 ]  # fmt: skip
 
 OUTSIDE = ("unsafe", "keyed")
 """Effects whose calls cannot simply be repeated: how many there can be matters."""
-MAX_NAMED = 5
-"""People that a text names."""
 UNKNOWN_TOOL = "this tool is not known here (the server of an MCP tool must answer)"
 SAME_CALLS = ("machine", "machine_version", "options", "limits", "approvals", "people", "labels")
 """Fields of an agent that say what becomes of the calls of a tool, whatever tool it is."""
@@ -54,6 +53,7 @@ WHEN: Mapping[Level, str] = {
 
 
 NEWLY: Mapping[Level, str] = {
+    "asked": "newly passes if people approve it",
     "unasked": "newly passes unasked",
     "expiry": "is newly made if nobody answers in time",
     "once": "newly passes once another one was approved",
@@ -328,25 +328,64 @@ class Comparison:
 
 def compared(new: Judged, old: Judged) -> Comparison:
     """What the new agent may do that the old one may not. Raises ImportError without z3."""
+    from workflows.verify.policy.grown import approvals_merged
     from workflows.verify.policy.questions import call_sets, newly_allowed, other_requests
 
     callable_before = {one.name: one for one in old.callable}
     known = ApprovalPolicy(old.agent.approvals, old.agent.people, callable_before)
     policy, before = new.policy, replace(old.policy, policy=known)
-    passes, grown = [], [*_limits_grown(new.agent, old.agent), *_labels_lost(new, old)]
+    passes, unknown, radii = list[CallSet](), list[str](), dict[tuple[str, str], str]()
+    grown = [
+        *_limits_grown(new.agent, old.agent),
+        *people_grown(new.agent.people, old.agent.people),
+        *_labels_lost(new, old),
+    ]
     for spec in new.callable:
         passes += newly_allowed(policy, before, spec)
-        if spec.effect in OUTSIDE and spec.name in callable_before:
+        if spec.name not in callable_before:
+            continue
+        if spec.effect in OUTSIDE or spec.sends != "nowhere":
             now, then = call_sets(policy, spec), call_sets(before, callable_before[spec.name])
-            grown += _radius_grown(_radii(now, new.bound), [*_radii(then, old.bound)])
-        if spec.name in callable_before:
-            pairs = other_requests(policy, before, spec, lambda one, other: _is_weaker(new, one, old, other))
-            for (one, other), call in pairs.items():
-                who = f"newly decided by {_deciders(new, one)}; before by {_deciders(old, other)}"
-                grown.append(f"{spec.name}: requests such as {call.title} are {who}")
-    unknown = [f"{one.tool}, {one.entry}: {why}" for one in passes for why in one.unknown]
+            more = dict(_radius_grown(_radii(now, new.bound), [*_radii(then, old.bound)]))
+            radii |= {(spec.name, of): text for of, text in more.items()}
+            grown += more.values()
+        found, open_ones = other_requests(
+            policy, before, spec, lambda mine, theirs: _differences(new, mine, old, theirs)
+        )
+        grown += [f"{spec.name}: requests such as {call.title} are {text}" for text, call in found.items()]
+        unknown += [f"{spec.name}, {why}" for why in open_ones.values()]
+        merged, open_merged = approvals_merged(policy, before, spec)
+        grown += [f"{spec.name}: {text}" for text in merged]
+        unknown += [f"{spec.name}, {why}" for why in open_merged]
+    most = f"newly {_up_to(new.bound.calls)} in one run"
+    is_told = any(most in text for (_, of), text in radii.items() if not of)
+    if new.bound.calls > old.bound.calls and not is_told:
+        grown.append(f"calls of all tools {most}; before {_most(old.bound.calls)}")
+    bounds, open_bounds = _bounds_grown(new, policy, before, old.bound.calls, radii)
+    unknown += [*open_bounds, *(f"{one.tool}, {one.entry}: {why}" for one in passes for why in one.unknown)]
     unknown += _unknown_tools(new, old)
-    return Comparison(passes, list(dict.fromkeys(grown)), unknown)
+    return Comparison(passes, list(dict.fromkeys([*grown, *bounds])), list(dict.fromkeys(unknown)))
+
+
+def _bounds_grown(
+    new: Judged, policy: RunPolicy, before: RunPolicy, calls: float, told: Container[tuple[str, str]]
+) -> tuple[list[str], list[str]]:
+    """Bounds of old rules that a run may pass now, and those of which this is not known; but not what is told
+    of a tool already. `calls`: the most in one run before."""
+    from workflows.verify.policy.grown import CALLS, bounds_grown
+
+    found, unknown = list[str](), list[str]()
+    for one in bounds_grown(policy, before, new.callable, new.bound.calls):
+        if len(one.tools) == 1 and (one.tools[0], one.of) in told and not one.unknown:
+            continue
+        tools, what = ", ".join(one.tools), f"{one.of} in all" if one.of else "calls"
+        then = min(one.before, calls) if one.of == CALLS else one.before
+        rest = f"{_up_to(one.most)} in one run, {WHEN[one.level]}; before {_most(then)} (the old {one.rule})"
+        if one.unknown:
+            unknown.append(f"{tools}: {what} may newly be {rest}: {one.unknown}")
+        else:
+            found.append(f"{tools}: {what} newly {rest}")
+    return found, unknown
 
 
 def _unknown_tools(new: Judged, old: Judged) -> Iterator[str]:
@@ -360,8 +399,9 @@ def _unknown_tools(new: Judged, old: Judged) -> Iterator[str]:
 
 
 def _limits_grown(new: AgentSpec, old: AgentSpec) -> Iterator[str]:
-    for name, cap in old.limits.caps.items():
-        now = new.limits.caps.get(name)
+    caps = {**new.limits.caps, "depth": new.limits.depth}
+    for name, cap in {**old.limits.caps, "depth": old.limits.depth}.items():
+        now = caps.get(name)
         if now is None or now > cap:
             text = "null" if now is None else number_text(now)
             yield f"limits.{name} is newly {text}; before {number_text(cap)}"
@@ -378,50 +418,38 @@ def _labels_lost(new: Judged, old: Judged) -> Iterator[str]:
                 yield f"{name}: what comes from there is newly not {label}, for which a rule waited"
 
 
-def _radius_grown(new: Iterator[Radius], old: Sequence[Radius]) -> Iterator[str]:
+def _radius_grown(new: Iterator[Radius], old: Sequence[Radius]) -> Iterator[tuple[str, str]]:
+    """The argument that is summed up, empty for the number of calls, and what is said of it."""
     for one in new:
         before = [other for other in old if LEVELS.index(other.level) >= LEVELS.index(one.level)]
         calls = max((other.calls for other in before), default=0)
         if before and one.calls > calls:
             most = f"calls newly {_up_to(one.calls)} in one run"
-            yield f"{one.tool}: {most}, {WHEN[one.level]}; before {_most(calls)}"
+            yield "", f"{one.tool}: {most}, {WHEN[one.level]}; before {_most(calls)}"
         for name, total in one.sums.items():
             then = max((other.sums.get(name, 0) for other in before), default=0)
             if before and total > then:
                 sums = f"{name} in all newly {_up_to(total)} in one run"
-                yield f"{one.tool}: {sums}, {WHEN[one.level]}; before {_most(then)}"
+                yield name, f"{one.tool}: {sums}, {WHEN[one.level]}; before {_most(then)}"
 
 
-def _is_weaker(new: Judged, one: RequestSettings, old: Judged, other: RequestSettings) -> bool:
-    """Somebody else may decide, fewer people must agree, or nobody needs to sign."""
-    mine, theirs = _approvers(new, one), _approvers(old, other)
-    outsiders = theirs is not None and (mine is None or bool(mine - theirs))
-    fewer = new.agent.people.quorum_for(one) < old.agent.people.quorum_for(other)
-    signed, before = (
-        new.agent.people.group_named(one.group).keys,
-        old.agent.people.group_named(other.group).keys,
-    )
-    return outsiders or fewer or (bool(before) and not signed)
-
-
-def _approvers(judged: Judged, settings: RequestSettings) -> frozenset[str] | None:
-    """All who may decide, after each escalation too; None: anybody."""
-    groups = [judged.agent.people.group_named(name) for name in (settings.group, *settings.escalate_to)]
-    if not all(group.approvers for group in groups):
-        return None
-    return frozenset(name for group in groups for name in group.approvers)
-
-
-def _deciders(judged: Judged, settings: RequestSettings) -> str:
-    approvers, people = _approvers(judged, settings), judged.agent.people
-    if approvers is None:
-        return "anybody"
-    named = ", ".join(sorted(approvers)[:MAX_NAMED]) + (" and others" if len(approvers) > MAX_NAMED else "")
-    signed = ", signed" if people.group_named(settings.group).keys else ""
-    return f"{people.quorum_for(settings)} of {named}{signed}"
+def _differences(new: Judged, mine: Entry, old: Judged, theirs: Entry) -> Iterator[str]:
+    """How requests about a call newly let it pass more easily, where two entries ask people about it."""
+    one, other = mine.asks, theirs.asks
+    assert one is not None
+    assert other is not None
+    found = (newly_decided(new.agent.people, one, old.agent.people, other), sooner(one, other))
+    yield from (text for text in found if text)
 
 
 # -- in words --------------------
+
+
+def newly_text(found: CallSet, new: AgentSpec) -> str:
+    """`newly passes unasked (rules.0)`, `newly passes if people approve it: 1 of ann (rules.0)`."""
+    asks = found.asks if found.level == "asked" else None
+    who = f": {deciders_text(new.people, asks)}" if asks else ""
+    return f"{NEWLY[found.level]}{who} ({found.entry})"
 
 
 def _most(number: Amount) -> str:
