@@ -105,6 +105,7 @@ class Certificate(Strict):
             yield "which options there are"
         if found.options not in self.options:
             yield "the options: no scenario has these"
+        yield from (f"the {one}: it was given in memory" for one in found.given)
         yield from (f"tool {name}" for name, one in found.tools.items() if one not in self.tools)
 
     def _other_code(self, found: Digests) -> Iterator[str]:

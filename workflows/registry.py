@@ -13,6 +13,7 @@ import importlib
 import linecache
 import pkgutil
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -28,12 +29,14 @@ __all__ = [
     "add_module",
     "extensions",
     "has_users_code",
+    "is_loaded",
     "is_shipped",
     "machine",
     "machine_for",
     "made_of",
     "machines",
     "modules_of",
+    "other_extensions",
     "shipped",
     "users_modules",
 ]
@@ -241,19 +244,69 @@ def made_of(given: Machine, options: Any) -> Machine:
     return machine_for(given.name, given.version, options)[0] if known and known.machine is given else given
 
 
+def is_loaded(given: Machine) -> bool:
+    """It is the machine of a module that was loaded, and no other one of its name."""
+    known = _machines.get((given.name, given.version))
+    return known is not None and known.machine is given
+
+
 def modules_of(given: Machine, options: Any) -> tuple[ModuleType, ...]:
     """The modules whose code runs of this machine run: its own, and those of the rules, policies and hooks
-    that the options name. Empty: it was not loaded from a module."""
-    known = _machines.get((given.name, given.version))
-    if known is None or known.machine is not given:
+    that the options name, or that a user's machine reads otherwise. Empty: it was not loaded from a module.
+
+    Raises ValueError for options that do not fit."""
+    if not is_loaded(given):
         return ()
-    words = set(_words(options))
+    known = _machines[(given.name, given.version)]
+    words = set(_words(given.read_options(options).model_dump(mode="json")))
+    read = _names_read(given, options) if (given.name, given.version) not in _SHIPPED else frozenset[str]()
     named = [
         name
         for name in _extending
-        if any(not words.isdisjoint(_named(sys.modules[name], kind)) for kind in KINDS)
+        if read is None
+        or any(not (words | read).isdisjoint(_named(sys.modules[name], kind)) for kind in KINDS)
     ]
     return tuple(sys.modules[name] for name in dict.fromkeys((known.module, *named)))
+
+
+class _Watched(Mapping[str, Any]):
+    """Extensions of one kind, and which of them were asked for."""
+
+    def __init__(self, known: Mapping[str, Any], names: set[str | None]) -> None:
+        self._known, self._names = known, names
+
+    def __getitem__(self, name: str) -> Any:
+        self._names.add(name)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._names.add(None)  # all of them
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        self._names.add(None)
+        return len(self._known)
+
+
+def _names_read(given: Machine, options: Any) -> frozenset[str] | None:
+    """The extensions that the machine asks for when a run of it is prepared; None: it may ask for any, then
+    or in its visits. Raises ValueError for options that do not fit."""
+    names, known = set[str | None](), extensions()
+    made = made_of(given, options)
+    if made.prepare is None:
+        return frozenset()
+    watched = [_Watched(getattr(known, kind), names) for kind in KINDS]
+    kept = [weakref.ref(one) for one in watched]
+    handed = Extensions(**dict(zip(KINDS, watched, strict=True)))
+    try:
+        prepared = made.prepare(made.read_options(options), handed)
+    except Exception:  # noqa: BLE001  # no run of it begins
+        return None
+    del watched, handed
+    if None in names or any(one() is not None for one in kept):  # what it prepared can ask for more
+        return None
+    del prepared
+    return frozenset(name for name in names if name is not None)
 
 
 def extensions() -> Extensions:
@@ -263,3 +316,15 @@ def extensions() -> Extensions:
         for kind, named in found.items():
             named.update(_named(module, kind))
     return Extensions(**found)
+
+
+def other_extensions(used: Extensions) -> list[str]:
+    """Where these are not the loaded ones: `rule again`."""
+    loaded = extensions()
+    pairs = [(word, getattr(used, kind), getattr(loaded, kind)) for kind, (word, _) in KINDS.items()]
+    return [
+        f"{word} {name}"
+        for word, mine, theirs in pairs
+        for name in dict.fromkeys((*mine, *theirs))
+        if name not in mine or name not in theirs or mine[name] is not theirs[name]
+    ]

@@ -155,6 +155,8 @@ class Digests(Frozen):
     """Of the values of all options."""
     tools: dict[str, str]
     """Tool -> digest of its spec."""
+    given: tuple[str, ...] = Field(default=(), exclude_if=lambda given: not given)
+    """Rules, policies and hooks that are of no module, such as `rule again`: functions in memory."""
 
 
 class ToolsWanted(Frozen):

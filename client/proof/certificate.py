@@ -45,6 +45,7 @@ def certificate_text(report: MachineReport) -> str:
             "options": {
                 one["options_digest"]: dict(code.items() - shared.items())
                 for one, code in zip(scenarios, report.code, strict=True)
+                if not one["extensions"]  # what was tried is no run's
             },
             "tools": sorted({tool["digest"] for one in scenarios for tool in one["tools"]}),
         },
@@ -84,6 +85,7 @@ def _scenario(machine: Machine, one: ScenarioReport) -> dict[str, Any]:
         "goal": one.scenario.goal,
         "options": options,
         "options_digest": digest_of(options),
+        "extensions": list(one.own_extensions),
         "without": sorted(one.scenario.without),
         "tools": [
             {"name": spec.name, "digest": spec_digest(spec), "is_open": spec == open_tool(spec.name)}

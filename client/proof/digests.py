@@ -65,10 +65,10 @@ def ratchet_code() -> str:
 
 def code_of(machine: Machine, options: Any) -> dict[str, str]:
     """Module -> SHA-256 of its file: the machine's own module, those of the rules, policies and hooks that
-    its options name, defaults included, and what these import of their author's. Ratchet itself and installed
-    libraries are not among them. Raises ValueError for options that do not fit."""
-    values = machine.read_options(options).model_dump(mode="json")
-    modules = [one.__name__ for one in registry.modules_of(machine, values)]
+    its options name, defaults included, or that it reads otherwise, and what these import of their author's.
+    Ratchet itself and installed libraries are not among them. Raises ValueError for options that do not
+    fit."""
+    modules = [one.__name__ for one in registry.modules_of(machine, options)]
     homes = frozenset(name.partition(".")[0] for name in modules)
     found: dict[str, str] = {}
     waiting, seen = [*modules], set[str]()

@@ -34,7 +34,7 @@ from workflows.kernel.properties import Property, Scenario
 from workflows.kernel.snapshot import Program
 from workflows.kernel.transition import start
 from workflows.registry import extensions as loaded_extensions
-from workflows.registry import made_of
+from workflows.registry import made_of, other_extensions
 from workflows.verify.code.declared import Finding, findings
 from workflows.verify.runs.domain import LEFT_OUT, WITHOUT, Domain, open_tool
 from workflows.verify.runs.explore import Explored, Violation, explore
@@ -122,6 +122,9 @@ class ScenarioReport:
     """Where a form takes none of the values that were tried."""
     unused: tuple[str, ...]
     """What the scenario brings and nothing has asked for."""
+    own_extensions: tuple[str, ...]
+    """Rules, policies and hooks with which it was explored and that no run has, or that a run has and it had
+    not: what was tried is verified of no run."""
 
     @property
     def lines(self) -> Iterator[str]:
@@ -152,6 +155,8 @@ class ScenarioReport:
             yield _line(
                 f"    options {', '.join(f'{name}={value!r}' for name, value in one.options.items())}"
             )
+        if self.own_extensions:
+            yield _line(f"    brings its own {', '.join(self.own_extensions)}: no run has it")
         if one.without:
             yield _line(f"    without {', '.join(sorted(one.without))}")
         for asked, answers in self.tried.items():
@@ -377,6 +382,7 @@ def _explored(  # as `verify` is asked, for one scenario
         tried={asked: tuple(answers) for asked, answers in domain.tried.items()},
         unfit=tuple(domain.unfit),
         unused=tuple(domain.unused),
+        own_extensions=tuple(other_extensions(extensions)),
     )
 
 

@@ -169,6 +169,7 @@ class Local:
             policies={**known.policies, **(policies or {})},
             hooks={**known.hooks, **(hooks or {})},
         )
+        given = tuple(registry.other_extensions(extensions))
         is_checked = check_purity and not (rules or policies or hooks)  # no other process has these
 
         def observe(task: AgentTask, program: Program) -> Observer | None:
@@ -178,7 +179,7 @@ class Local:
         self._runs = LocalRuns(
             specs, decide, interrupt, store, now, machine,
             on_record=on_record, extensions=extensions, observe=observe,
-            digests=lambda task: _digests(task, specs),
+            digests=lambda task: _digests(task, specs, machine, given),
         )  # fmt: skip
         self._calls = 0
 
@@ -250,11 +251,17 @@ def _given(model: Model | None) -> Model:
     return model
 
 
-def _digests(task: AgentTask, specs: Mapping[str, ToolSpec]) -> Digests | None:
+def _digests(
+    task: AgentTask, specs: Mapping[str, ToolSpec], machine: Machine | None, given: tuple[str, ...]
+) -> Digests | None:
+    """What runs here; `given` are rules, policies and hooks of no module. None: the machine is of none."""
     from client.proof.digests import digests_of
 
     named = MachineNamed(name=task.machine, version=task.machine_version, options=task.options)
-    return digests_of(named, [specs[name] for name in task.tools])
+    if machine is not None and not registry.is_loaded(machine):
+        return None
+    found = digests_of(named, [specs[name] for name in task.tools])
+    return found and found.model_copy(update={"given": given})
 
 
 def _tools_of(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) -> dict[str, Tool[Any]]:

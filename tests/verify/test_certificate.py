@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from activities.contracts import MachineNamed, RunMachine, ToolSpec
-from activities.extensions import load_modules
+from activities.extensions import declared, load_modules
 from client.agents.agentfile import load_agent
 from client.cli.app import execute
 from client.errors import UsageError
@@ -27,6 +28,7 @@ from workflows import registry
 from workflows.api import Fork, Origin
 from workflows.certificate import FORMAT, Certificate, certificate_line, of_certificate
 from workflows.kernel.log import Record
+from workflows.kernel.machine import Extensions, Machine
 from workflows.task import inner_task
 
 HELPER = "LEAST = 'small'\n"
@@ -339,6 +341,113 @@ def test_each_scenario_has_the_rules_that_its_options_name(payer: Path, tmp_path
     assert (differences(), differences(size="first_rule")) == ([], [])
     (tmp_path / "default.py").write_text("RULES = {'default_rule': lambda c, run: 'never'}")
     assert (differences(), differences(size="first_rule")) == (["code default.py"], [])
+
+
+UNNAMED = """
+    prepare=lambda options, extensions: {prepare},
+    scenarios=[{scenarios}],
+"""
+STAND_IN = 'Scenario(name="stub", extensions=Extensions(rules={"again": lambda: "no"}))'
+
+
+def unnamed(payer: Path, folder: Path, name: str, prepare: str, scenarios: str = "") -> tuple[Path, Path]:
+    """A machine that takes a rule which its options do not name, and the module of the rule."""
+    more = UNNAMED.format(prepare=prepare, scenarios=scenarios)
+    text = (
+        payer.read_text()
+        .replace("certified_payer", name)
+        .replace("    properties=", f"{more}    properties=")
+    )
+    machine, rules = folder / f"{name}.py", folder / f"{name}_rules.py"
+    machine.write_text(text.replace("import CallTools,", "import CallTools, Extensions,"))
+    rules.write_text(f"def {name}_rule():\n    return 'yes'\nRULES = {{'{name}_rule': {name}_rule}}\n")
+    (folder / "agent.yaml").write_text(
+        f"{AGENT}certificate: proof.json\n".replace("certified_payer", name).replace(
+            "[payer.py]", f"[{machine.name}, {rules.name}]"
+        )
+    )
+    for module in load_modules([str(machine), str(rules)]):
+        registry.add_module(module)
+    (folder / "proof.json").write_text(certificate_text(verify(machine)))
+    return machine, rules
+
+
+@pytest.mark.parametrize(
+    ("name", "prepare"),
+    [
+        ("read_rule", "extensions.rules['read_rule_rule']"),
+        ("got_rule", "extensions.rules.get('got_rule_rule')"),
+        ("listed_rule", "dict(extensions.rules)['listed_rule_rule']"),
+        ("late_rule", "extensions"),
+    ],
+)
+def test_rule_that_no_option_names_is_code_of_the_run(
+    payer: Path, tmp_path: Path, name: str, prepare: str
+) -> None:
+    _, rules = unnamed(payer, tmp_path, name, prepare)
+    assert "differs" not in first_record(tmp_path / "agent.yaml").about
+    rules.write_text(f"{rules.read_text()}# another one\n")
+    assert first_record(tmp_path / "agent.yaml").about["differs"] == [f"code {rules.name}"]
+
+
+def test_rule_that_nothing_reads_is_no_code_of_the_run(payer: Path, tmp_path: Path) -> None:
+    machine, rules = unnamed(payer, tmp_path, "no_rule", "extensions.rules.get('nothing')")
+    assert code_of(registry.machine("no_rule"), {}).keys() == {machine.name, "certified_sizes"}
+    assert rules.is_file()
+
+
+def test_scenario_with_rules_of_its_own_verifies_no_options(payer: Path, tmp_path: Path) -> None:
+    """Its rules are not those of a run."""
+    unnamed(payer, tmp_path, "stubbed_payer", "extensions.rules.get('again')", f"{STAND_IN}, ")
+    proof = json.loads((tmp_path / "proof.json").read_text())
+    assert [one["extensions"] for one in proof["scenarios"]] == [["rule again"]]
+    assert proof["subject"]["options"] == {}
+    differs = first_record(tmp_path / "agent.yaml").about["differs"]
+    assert differs == ["the options: no scenario has these"]
+    report = verify(tmp_path / "stubbed_payer.py")
+    assert "    brings its own rule again: no run has it" in report.text
+
+
+def test_scenario_without_rules_of_its_own_verifies_the_same_options(payer: Path, tmp_path: Path) -> None:
+    scenarios = f'{STAND_IN}, Scenario(name="default")'
+    unnamed(payer, tmp_path, "half_stubbed", "extensions.rules.get('again')", scenarios)
+    assert "differs" not in first_record(tmp_path / "agent.yaml").about
+
+
+def test_extensions_that_are_given_to_verify_are_no_runs(payer: Path) -> None:
+    given = Extensions(rules={"mine": lambda: ""})
+    proof = Certificate.of(certificate_text(verify(payer, extensions=given)))
+    assert proof.options == {}
+
+
+def test_function_that_a_test_gives_to_a_run_differs(payer: Path) -> None:
+    agent = load_agent(payer.parent / "agent.yaml")
+
+    def about(**given: Any) -> Any:
+        local = Local(agent, model=ScriptedModel([]), check_purity=False, **given)
+        return local.run_sync("pay").records[0].about
+
+    assert about(rules={"again": len}, hooks={"last": len})["differs"] == [
+        "the rule again: it was given in memory",
+        "the hook last: it was given in memory",
+    ]
+    assert "differs" not in about()
+
+
+def test_machine_that_is_not_that_of_a_module_is_not_compared(payer: Path) -> None:
+    certificate = Certificate.of((payer.parent / "proof.json").read_text())
+    mine = registry.machine("certified_payer")
+    tools = Local(
+        load_agent(payer.parent / "agent.yaml"), model=ScriptedModel([])
+    )._tools.values()  # the file's
+
+    def differs(machine: Machine) -> Any:
+        given: Any = {"tools": tools, "check_purity": False, "decide": lambda request: "approve"}
+        local = Local(machine, model=ScriptedModel([]), **given)
+        return local.run_sync("pay", certificate=certificate).records[0].about.get("differs")
+
+    assert differs(mine) is None
+    assert differs(replace(mine)) == ["all of it: nobody who has the machine could compare it"]
 
 
 @pytest.mark.parametrize(
