@@ -437,9 +437,7 @@ def test_function_that_a_test_gives_to_a_run_differs(payer: Path) -> None:
 def test_machine_that_is_not_that_of_a_module_is_not_compared(payer: Path) -> None:
     certificate = Certificate.of((payer.parent / "proof.json").read_text())
     mine = registry.machine("certified_payer")
-    tools = Local(
-        load_agent(payer.parent / "agent.yaml"), model=ScriptedModel([])
-    )._tools.values()  # the file's
+    tools = [one for one, _ in declared(load_modules([str(payer)]), "TOOL")]
 
     def differs(machine: Machine) -> Any:
         given: Any = {"tools": tools, "check_purity": False, "decide": lambda request: "approve"}
