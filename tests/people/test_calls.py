@@ -787,6 +787,30 @@ async def test_lower_limit_reaches_the_rest_of_a_row(limits: Any, pauses: str, h
         assert (bench.result.exit_reason, bench.counted, bench.made_twice) == ("limit", (1, 1), [])
 
 
+async def test_lower_limit_of_seconds_reaches_the_rest_of_a_row() -> None:
+    bench = Bench(brain("tools pay 1; pay 2; pay 3"))
+    bench.blocked.add("pay")
+    async with bench:
+        await bench.pass_time(100)
+        await bench.command("limits", limits={"seconds": 5})
+        await bench.release()
+        assert bench.calls == ["ask_model", "pay 1"]
+        assert bench.result.exit_reason == "limit"
+
+
+async def test_command_past_the_limit_gives_up_no_unknown_outcome() -> None:
+    bench = Bench(brain("tools pay 1; pay 2"), limits=Limits(seconds=10))
+    bench.results["pay"] = UNKNOWN
+    async with bench:
+        assert bench.open[0].kind == "outcome"
+        await bench.pass_time(1_000)
+        await bench.command("steer", text="hello")
+        assert bench.open[0].kind == "outcome"
+        await bench.decide("answer", text="paid")
+        assert bench.calls == ["ask_model", "pay 1"]
+        assert bench.result.exit_reason == "limit"
+
+
 async def test_lower_limit_that_leaves_room_ends_no_row() -> None:
     bench = Bench(brain("tools put 1; put 2; put 3"), people=People(on_limit="ask"))
     bench.blocked.add("put")

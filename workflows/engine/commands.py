@@ -309,7 +309,8 @@ class CommandQueue:
             raise ValueError(problem)
         now, suspension = run.host.now(), run.suspension
         if run.performing or (run.begun and suspension.breach is None):
-            run.suspension = replace(suspension, ledger=suspension.ledger.capped(limits))
+            ledger = suspension.ledger.with_seconds(now - suspension.snapshot.began)
+            run.suspension = replace(suspension, ledger=ledger.capped(limits))
             self._meet_caps()
         else:
             run.adopt(with_caps(suspension, limits, now=now))

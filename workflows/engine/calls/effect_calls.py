@@ -115,7 +115,8 @@ class EffectCalls:
     async def breach(self) -> Breach | None:
         """Shorten a question that is too long, reserve the calls. A Breach: of a limit that this meets."""
         is_missing = any(one.answer is None for one in self.calls.pending.calls.values())
-        if is_missing and (breach := time_breach(self.run.suspension, self.run.host.now())):
+        begins = is_missing and not self.is_unknown  # an unknown outcome is recovered first
+        if begins and (breach := time_breach(self.run.suspension, self.run.host.now())):
             return breach  # people may have taken their time
         only = self._members[0]
         if isinstance(only, Question) and not self._is_several and (breach := await only.shorten()):
