@@ -76,7 +76,7 @@ def line_of(file: str, constant: str) -> str:
     """Where a file declares a constant or its plural, for a message: ` line 3:`; empty: that is not known."""
     linecache.checkcache(file)
     lines = linecache.getlines(file)
-    numbers = [number for number, line in enumerate(lines, 1) if line.startswith(constant)]
+    numbers = [number for number, line in enumerate(lines, 1) if re.match(rf"{constant}S?\s*[:=]", line)]
     return f" line {numbers[-1]}:" if numbers else ""
 
 

@@ -11,6 +11,8 @@ from pydantic_core import ErrorDetails
 __all__ = ["KEY_ITSELF", "problem_of", "problems_of", "problems_text", "readable", "unicode_of"]
 
 Path = tuple[int | str, ...]
+MAX_MERGED = 200
+"""Problems of which those of one union become one: each is compared with all others."""
 KEY_ITSELF = "[key]"
 """Pydantic's mark, behind a key of a mapping, for a problem of the key and not of its value."""
 TRUTH, WHOLE, NUMBER = "expected true or false", "expected a whole number", "expected a number"
@@ -43,7 +45,10 @@ GIVEN = {
     dict: "an object",
 }
 """The type of a wrong value, in the words of JSON."""
-NO_KEY = re.compile(r"[a-z-]+\[.*\]", re.DOTALL)
+NO_KEY = re.compile(
+    r"(list|dict|tuple|set|frozenset|function-\w+|json-or-python|lax-or-strict|chain|nullable|tagged-union)\[.*\]",
+    re.DOTALL,
+)
 """How pydantic names a member of a union that is made of others: `dict[str,int]`."""
 PLAIN = {"str": "string_", "int": "int_", "float": "float_", "bool": "bool_", "none": "none_"}
 """Its name of a plain member -> how the names of that one's problems begin."""
@@ -82,6 +87,7 @@ def problems_of(error: ValidationError) -> list[ErrorDetails]:
     name into the path: `cents.dict[str,int]`, `cents.bool`. Here `cents` has one that says what all members
     expect, or those of the members that could be read further."""
     found, done = error.errors(include_url=False), set[Path]()
+    found, more = found[:MAX_MERGED], found[MAX_MERGED:]
     while (union := next(_unions(found, done), None)) is not None:
         done.add(union)
         at = len(union)
@@ -94,20 +100,26 @@ def problems_of(error: ValidationError) -> list[ErrorDetails]:
         first = found.index(inside[0])
         rest = [one for one in found[first:] if one not in inside]
         found = [*found[:first], *(deeper or [_of_all(inside, union)]), *rest]
-    return found
+    return found + more
 
 
 def _unions(found: Collection[ErrorDetails], done: set[Path]) -> Iterator[Path]:
     """Paths of values that are a union's, the outermost first."""
     for one in found:
         path = one["loc"]
-        for at, part in enumerate(path):
-            is_member = _is_long(part) or (at == len(path) - 1 and _is_member(part, one))
-            others = {
-                two["loc"][at] for two in found if two["loc"][:at] == path[:at] and len(two["loc"]) > at
-            }
-            if is_member and path[:at] not in done and len(others) > 1:
-                yield path[:at]
+        for at in range(len(path)):
+            if path[:at] not in done and _names_member(one, at):
+                beside = {
+                    two["loc"][at] for two in found if two["loc"][:at] == path[:at] and len(two["loc"]) > at
+                }
+                if len(beside) > 1:
+                    yield path[:at]
+
+
+def _names_member(detail: ErrorDetails, at: int) -> bool:
+    """This part of the path is the name of a member of a union, and no key."""
+    path = detail["loc"]
+    return _is_long(path[at]) or (at == len(path) - 1 and _is_member(path[at], detail))
 
 
 def _is_long(part: int | str) -> bool:

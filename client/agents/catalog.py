@@ -188,7 +188,8 @@ class Catalog:
             own, *more = registry.modules_of(machine, agent.options)
             yield ("machine",), _place(own), f"the machine `{agent.machine}` (version {machine.version})"
             for module in more:
-                yield ("options",), _place(module), "a rule, policy or hook with a name that stands here"
+                what = "a rule, policy or hook that the options name, or that the machine may read,"
+                yield ("options",), _place(module), what
         for place, name, version in _inner_machines(agent.options, ("options",)):
             with suppress(ValueError):
                 inner = registry.machine(name, version, newest=False)  # as the run looks it up

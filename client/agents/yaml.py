@@ -213,6 +213,8 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
 
 def _example(model: type[BaseModel], where: KeyPath, given: object) -> str:
     """A mapping that the key may have, with the given value if that is what was meant."""
+    if not where:
+        return "{key: value}"
     fields = [
         one.model_fields[where[-1]] for one in _objects_at(model, where[:-1]) if where[-1] in one.model_fields
     ]

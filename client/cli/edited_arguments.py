@@ -131,9 +131,6 @@ def arguments_from(text: str, source: str) -> JsonObject:
         ) from error
 
 
-# -- amounts --------------------
-
-
 # -- the editor --------------------
 
 

@@ -64,7 +64,7 @@ class PlainCommand(TyperCommand):
         left = super().parse_args(ctx, args)
         if left and not allowed and not ctx.resilient_parsing:
             words = " ".join(map(plain, left))
-            if is_agent_file(goal := ctx.params.get("goal")):
+            if is_agent_file(goal := ctx.params.get("goal")) and not ctx.params.get("agent"):
                 ctx.fail(agent_file_text(ctx.info_name, goal, words))
             ctx.fail(f"too many arguments: {words}. A text of several words needs quotes")
         return left

@@ -248,10 +248,10 @@ def _example_json(one: CallSet) -> dict[str, Any] | None:
 
 
 def _finite(number: Amount) -> float | None:
-    """null: nothing bounds it."""
-    if number == math.inf:
-        return None
-    return float(number) if isinstance(number, Decimal) else number
+    """null: nothing bounds it. Whole numbers are exact."""
+    if isinstance(number, Decimal):
+        return int(number) if number == number.to_integral_value() else float(number)
+    return None if number == math.inf else number
 
 
 # -- what a change newly allows --------------------

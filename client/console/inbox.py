@@ -66,7 +66,7 @@ async def _parts(console: Console) -> Parts:
 
 
 async def inbox(console: Console, request: HttpRequest) -> Response:
-    """What waits, the oldest first; below it what was decided recent."""
+    """What waits, the oldest first; below it what was decided lately."""
     return console.page(request, "inbox.html", title="Inbox", parts=await _parts(console), live="live/inbox")
 
 

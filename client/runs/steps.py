@@ -50,9 +50,11 @@ def reply_before_text(records: Sequence[Record], step: int) -> str:
     asked_next = next((one for one in replies if one > point.seq), holding[-1].seq + 1)
     calls = next((one.asked for one in holding if point.seq <= one.seq < asked_next and one.asked), ())
     if calls:
-        follows = (
-            f"{'; '.join(one.title for one in calls[:SHOWN_CALLS])} comes before the model reads anything new"
-        )
+        titles = [one.title for one in calls[:SHOWN_CALLS]]
+        if len(calls) > SHOWN_CALLS:
+            titles.append(f"{len(calls) - SHOWN_CALLS} more")
+        come = "comes" if len(calls) == 1 else "come"
+        follows = f"{'; '.join(titles)} {come} before the model reads anything new"
     elif holding[-1].reopens and asked_next > holding[-1].seq:
         follows = "the run ended with it, so that the model reads nothing new"
     else:

@@ -279,7 +279,7 @@ def _remembered(allowed: Allowed, agents: Sequence[AgentFile]) -> Settings:
     for message in messages:
         logging.getLogger("ratchet").warning(message)
     if agents and settings.modules:
-        catalog = Catalog.load(settings)
+        catalog = Catalog.load(settings, allowed.modules)
         lines = [
             f"agent {agent.name}: {dotted(place)}: {what}"
             for agent in agents

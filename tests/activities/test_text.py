@@ -45,9 +45,19 @@ class Given(BaseModel):
             "numbers: expected a whole number or a list, got null"
         )),
         ({"bool": "x", "str": "y"}, "bool: expected a whole number; str: expected a whole number"),
+        ({"schemas": {"items[0]": 7, "cents": 7}}, (
+            "schemas.items[0]: expected an object or true or false, got a number; "
+            "schemas.cents: expected an object or true or false, got a number"
+        )),
     ],
 )  # fmt: skip
 def test_each_wrong_value_is_told_once(given: Any, text: str) -> None:
     with pytest.raises(ValidationError) as error:
         Given.model_validate(given)
     assert problems_text(error.value) == text
+
+
+def test_many_wrong_values_are_counted_without_comparing_each_with_all() -> None:
+    with pytest.raises(ValidationError) as error:
+        Given.model_validate({"numbers": ["x"] * 20_000})
+    assert problems_text(error.value).startswith("numbers.0: expected a whole number; ")

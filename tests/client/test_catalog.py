@@ -314,7 +314,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     [
         ("machine: bard\ntools: [find_rhyme]", "machine", "the machine `bard` (version 1)"),
         ("machine: tools\ntools: [find_chime]", "tools[0]", "the tool `find_chime`"),
-        (f"{POET}options: {{hook: chime}}", "options", "a rule, policy or hook with a name that stands here"),
+        (f"{POET}options: {{hook: chime}}", "options", "a rule, policy or hook that the options name"),
         (f"{POET}options: {{inner: {{machine: bard}}}}", "options.inner.machine", "the machine `bard` (v"),
         (
             f"{POET}models: {{default: {{provider: echo, name: x}}}}",

@@ -100,7 +100,8 @@ async def asks(agents: AgentClient, run: str, number: int) -> None:
     """Wait until the run asks so many requests at once."""
 
     async def check() -> bool:
-        return len(await agents.requests(run)) == number
+        lines = [line for line in await agents.inbox() if line.id == run]
+        return [len(await agents.requests(run)), *(len(line.requests) for line in lines)] == [number] * 2
 
     await eventually(check)
 
@@ -290,6 +291,7 @@ async def test_request_without_arguments_has_its_digest(agents: AgentClient) -> 
     given = task(calls(("restart", {})), "done", tools=("restart",), people=People(), approvals=asked)
     run = await agents.start(given)
     request = await opened(agents, run)
+    await asks(agents, run, 1)
     assert request.arguments == {}
     async with Client(mcp_server(agents, {}, "assistant", all_runs=True)) as client:
         ((listed,),) = [one["requests"] for one in await answer(client, "open_requests") if one["run"] == run]

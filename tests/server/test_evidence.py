@@ -489,7 +489,7 @@ async def ordered_run(agents: AgentClient, keys: dict[str, Path]) -> Json:
     and each command but a pause."""
     groups = {name: Group(keys={who: public(keys, who)}) for name, who in (("desk", "ada"), ("boss", "bob"))}
     later = RequestSettings(
-        group="desk", deadline_seconds=4, at_deadline="escalate", escalate_to=("boss", "desk")
+        group="desk", deadline_seconds=10, at_deadline="escalate", escalate_to=("boss", "desk")
     )
     people = People(
         groups=groups,
