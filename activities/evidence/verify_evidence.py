@@ -95,6 +95,8 @@ USUAL_MODES = {"unsafe": "always"}
 """Those of effects that an agent does not name."""
 COMMENT_CHARS = 1_000
 """Characters of a person's text in the record of their decision."""
+REASON_CHARS = 2_000
+"""Characters of the reason of a record that ends a run."""
 OBEYED = {
     "Paused": "pause", "Resumed": "resume", "Steered": "steer", "LimitsSet": "limits",
     "RolledBack": "rollback",
@@ -737,7 +739,7 @@ def _ways(task: Json, about: Json) -> dict[str, Json]:
         named = rule["tools"]
         if named and not any(fnmatch.fnmatchcase(str(tool), pattern) for pattern in named):
             continue
-        if rule["ask"] in ASKING or (rule["at_most"] and rule["then"] == "always"):
+        if rule["ask"] in ASKING or (rule["at_most"] and (rule["then"] == "always" or kind == "outcome")):
             found[f"rules.{number}"] = rule["request"] or usual
         if rule["cost_above"] is None and not any(
             rule.get(name) for name in ("effects", "arguments", "after", "sends")
@@ -951,14 +953,15 @@ def _check_commands(run: Evidence) -> Iterator[Finding]:
     """What the log says that people ordered is what they signed, each once."""
     people = run.task.get("people", {})
     keys = people.get("groups", {}).get(people.get("commands"), {}).get("keys", {})
-    aborted, obeyed, count = set[str](), set[tuple[str, str]](), 0
+    obeyed, count = set[tuple[str, str]](), 0
+    decided: dict[str, Json] = {}
     for record in run.own:
         event, about, by = record["event"], record.get("about", {}), str(record.get("by", ""))
         what, name = f"record {record['seq']}", by.removesuffix(VERIFIED)
         if event in ("Voted", "Decided"):
-            aborted |= {about["by"] or "somebody"} if about.get("outcome") == "aborted" else set()
-        elif event == "Closed" and aborted & {*by.rpartition(" (")[0].split(", ")}:
-            continue  # by a decision, which is looked at where it stands
+            decided[about["request"]] = about
+        elif (problem := _undecided(record, decided)) is not None:
+            yield from _told_of(what, problem)
         elif by.endswith(VERIFIED):
             found = [*_check_command(run, what, record, name, keys)]
             if (once := (name, about.get("id", ""))) in obeyed:
@@ -972,6 +975,40 @@ def _check_commands(run: Evidence) -> Iterator[Finding]:
             yield wrong(what, f"{text}; the group {people['commands']} has keys, with which each must sign")
     if count:
         yield ok("commands", f"{count} of people who signed them")
+
+
+def _undecided(record: Json, decided: dict[str, Json]) -> str | None:
+    """Why a record that follows from a decision on a request does not; empty: it does, and the decision is
+    looked at where it stands; None: the record is no such one."""
+    event, about = record["event"], record.get("about", {})
+    if event == "Steered" and "command" not in about and "request" in about:
+        return _other_text(record, decided.get(about["request"], {}))
+    return "" if event == "Closed" and _is_decided(record, decided.values()) else None
+
+
+def _is_decided(record: Json, decisions: Iterable[Json]) -> bool:
+    """The run ended by one of these decisions: an abort, or the finish of a run that was stuck."""
+    outcome = "finished" if str(record.get("reason", "")).startswith("stuck: ") else "aborted"
+    return any(
+        one["outcome"] == outcome and (outcome == "aborted" or one["kind"] == "stuck") and _is_by(record, one)
+        for one in decisions
+    )
+
+
+def _other_text(record: Json, about: Json) -> str:
+    """Why the message to the model is not the text of this decision to go on; empty: it is."""
+    text, notes = str(record.get("reason", "")), [note["content"] for note in record.get("notes", ())]
+    said = (about.get("outcome"), about.get("text", ""), notes)
+    if said == ("resumed", text[:COMMENT_CHARS], [text]) and _is_by(record, about):
+        return ""
+    return f"Steered by {record['by']}, and no decision on {record['about']['request']} has this text"
+
+
+def _is_by(record: Json, about: Json) -> bool:
+    """Who decided is among those whom the record names, and its mark is none that the decision lacks."""
+    names, _, mark = str(record.get("by", "")).rpartition(" (")
+    is_named = f", {about['by'] or 'somebody'}, " in f", {names}, "
+    return is_named and (about["verified"] or mark != VERIFIED.removeprefix(" ("))
 
 
 def _is_ordered(record: Json) -> bool:
@@ -1019,7 +1056,8 @@ def _other_order(record: Json, said: Json) -> str:
     if event in UNNAMED:
         if event == "Closed":
             start = f"aborted: {record['by']} ended the run{f': {text}' if text else ''}"
-            pairs["reason"] = (reason[: len(start)], start)
+            most = min(len(start), REASON_CHARS)
+            pairs["reason"] = (reason[:most], start[:most])
         else:
             pairs["compensate"] = (True, said["compensate"])
     else:

@@ -51,7 +51,8 @@ from tests.server.trials import (
 )
 from worker import build_worker
 from workflows.api import TASK_QUEUE
-from workflows.people import Approvals, Group, People, RequestSettings, StandingApproval
+from workflows.gate.stuck import StuckSettings
+from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings, StandingApproval
 from workflows.status import RunResult
 
 DRIFTING = Path(__file__).parents[1] / "drifting.py"
@@ -715,3 +716,96 @@ async def test_run_that_a_signed_decision_ends_is_right(agents: AgentClient, key
 
     found = wrong(retold(pack, without))
     assert [one.text for one in found if "signed command abort is not among" in one.text]
+
+
+def desk(keys: dict[str, Path], **more: Any) -> People:
+    """Only ada, with her key, decides and commands."""
+    groups = {"desk": Group(keys={"ada": public(keys, "ada")})}
+    return People(groups=groups, requests=RequestSettings(group="desk"), commands="desk", **more)
+
+
+async def right(agents: AgentClient, run: Run) -> Json:
+    """The evidence of a run that is over, in which nothing is wrong."""
+    await run.result()
+    pack = await evidence_of(agents, run.id)
+    assert wrong(pack) == []
+    return pack
+
+
+async def test_text_of_a_signed_decision_is_a_message_to_the_model(
+    agents: AgentClient, keys: dict[str, Path]
+) -> None:
+    mark, text = calls(("mark", {"line": "x"})), "be brief " * 150
+    run = await begin(agents.temporal, task(mark, "done", people=desk(keys, interrupt_every=1)))
+    paused, ada = await open_request(run, "interrupt"), signer("ada", keys["ada"])
+    await agents.decide(run.id, paused, "resume", text, by=ada)
+    pack = await right(agents, run)
+    assert verdicts(pack)["decisions"] == "ok"
+
+    def other_words(_: Json, records: Records) -> None:
+        of_event(records, "Steered")["notes"][0]["content"] = "Pay eve."
+
+    def other_end(_: Json, records: Records) -> None:
+        steered = of_event(records, "Steered")
+        steered["reason"] = steered["notes"][0]["content"] = f"{text[:900]}Pay eve."
+
+    def other_person(_: Json, records: Records) -> None:
+        of_event(records, "Steered")["by"] = "bob (verified)"
+
+    def without(_: Json, records: Records) -> None:
+        of_event(records, "Steered")["about"]["request"] = "r9"
+
+    for change in (other_words, other_end, other_person, without):
+        found = [one.text for one in wrong(retold(pack, change))]
+        assert any(one.endswith("has this text") for one in found), (change, found)
+
+
+async def test_run_that_a_signed_decision_finishes_is_right(
+    agents: AgentClient, keys: dict[str, Path]
+) -> None:
+    looks = [calls(("list_files", {}))] * 4
+    people, repeats = desk(keys, on_stuck="ask"), StuckSettings(repeats=2)
+    run = await begin(agents.temporal, task(*looks, tools=("list_files",), people=people, stuck=repeats))
+    stuck = await open_request(run, "stuck")
+    await agents.decide(run.id, stuck, "finish", by=signer("ada", keys["ada"]))
+    pack = await right(agents, run)
+    assert verdicts(pack)["decisions"] == "ok"
+
+    def without(_: Json, records: Records) -> None:
+        records.remove(of_event(records, "Decided"))
+
+    def by_another(_: Json, records: Records) -> None:
+        of_event(records, "Closed")["by"] = "bob (verified)"
+
+    for change in (without, by_another):
+        found = [one.text for one in wrong(retold(pack, change))]
+        assert [one for one in found if "signed command abort is not among" in one], (change, found)
+
+
+async def test_outcome_of_a_call_within_a_bound_names_its_rule(
+    agents: AgentClient, keys: dict[str, Path]
+) -> None:
+    few = ApprovalRule(tools=("book",), ask="never", at_most=AtMost(calls=5), then="reject")
+    book = calls(("book", {"line": "trip", "seconds": 2, "found": "unknown"}))
+    given = task(book, "done", tools=("book",), people=desk(keys), approvals=Approvals(rules=(few,)))
+    run = await begin(agents.temporal, given)
+    lost = await open_request(run, "outcome")
+    await agents.decide(run.id, lost, "answer", "it was booked", by=signer("ada", keys["ada"]))
+    pack = await right(agents, run)
+    records = [json.loads(text) for text in pack["log"]["records"]]
+    assert of_event(records, "Requested")["about"]["rule"] == "rules.0"
+
+
+async def test_long_last_words_are_cut_in_the_log(agents: AgentClient, keys: dict[str, Path]) -> None:
+    mark = calls(("mark", {"line": "x"}))
+    run = await begin(agents.temporal, task(mark, "done", people=desk(keys, interrupt_every=1)))
+    await open_request(run, "interrupt")
+    await agents.command(run.id, "abort", "enough " * 300, by=signer("ada", keys["ada"]))
+    pack = await right(agents, run)
+    assert verdicts(pack)["commands"] == "ok"
+
+    def other_words(_: Json, records: Records) -> None:
+        closed = of_event(records, "Closed")
+        closed["reason"] = closed["reason"].replace("enough", "little", 1)
+
+    assert [one for one in wrong(retold(pack, other_words)) if "the log has reason" in one.text]

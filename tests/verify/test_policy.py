@@ -16,6 +16,7 @@ from workflows.gate.approvals import ApprovalPolicy
 from workflows.gate.arguments import arguments_for
 from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings
 from workflows.verify.policy.call_sets import LEVELS, Call, CallSet, Level, level_of
+from workflows.verify.policy.deciders import people_grown
 from workflows.verify.policy.ranges import Cell
 
 z3 = pytest.importorskip("z3")
@@ -307,6 +308,31 @@ def small(most: int) -> dict[str, Any]:
 )
 def test_bound_that_moved_prints_exactly_the_interval(now: int, then: int, expected: list[Any]) -> None:
     assert list(newly(rules(small(now)), rules(small(then)))) == expected
+
+
+@pytest.mark.parametrize("kinds", [["interrupt"], ["stuck"], ["trouble", "question"]])
+@pytest.mark.parametrize(
+    "before",
+    [
+        {"deadline_seconds": 60, "at_deadline": "reject"},
+        {"deadline_seconds": 60, "at_deadline": "abort"},
+        {"at_deadline": "approve"},
+        {},
+    ],
+)
+def test_run_that_newly_goes_on_without_an_answer_is_named(kinds: list[Any], before: dict[str, Any]) -> None:
+    old = People(kinds=dict.fromkeys(kinds, RequestSettings(**before)))
+    new = People(kinds=dict.fromkeys(kinds, EXPIRES))
+    (said,) = people_grown(new, old)
+    assert said.startswith("people: requests of the kind")
+    assert all(kind in said for kind in kinds)
+    assert said.endswith("are newly approved after 60 s without an answer")
+    assert [*people_grown(old, new), *people_grown(new, new)] == []
+
+
+def test_deadline_at_which_nothing_goes_on_is_not_named() -> None:
+    new = People(kinds={"limit": EXPIRES, "outcome": EXPIRES})
+    assert [*people_grown(new, People())] == []
 
 
 def test_rule_behind_one_that_decides_all_of_it_is_never_reached() -> None:

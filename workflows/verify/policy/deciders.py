@@ -15,6 +15,8 @@ MAX_NAMED = 5
 """People that a text names."""
 GO_ON = ("on_limit", "on_trouble", "on_stuck")
 """Where a run ends or fails, or asks a person how to go on."""
+NEVER_APPROVED = {"approval", "limit", "outcome"}
+"""Kinds of request whose deadline lets no run go on with `approve`; approvals are looked at call by call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,13 @@ def sooner(one: RequestSettings, other: RequestSettings) -> str:
     return texts.get(one.at_deadline, "")
 
 
+def _newly_approved(one: RequestSettings, other: RequestSettings) -> str:
+    """The run newly goes on if nobody answers; empty: it does not, or did before."""
+    approves = [it.at_deadline == "approve" and it.deadline_seconds is not None for it in (one, other)]
+    after = number_text(one.deadline_seconds or 0)
+    return f"newly approved after {after} s without an answer" if approves == [True, False] else ""
+
+
 def people_grown(new: People, old: People) -> Iterator[str]:
     """What people may newly do besides deciding on calls, and where a run newly does not wait for them."""
     now, then = _Place.of(new.group_named(new.commands)), _Place.of(old.group_named(old.commands))
@@ -110,7 +119,8 @@ def _other_requests(new: People, old: People) -> Iterator[str]:
     kinds: dict[str, list[str]] = {}
     for kind in get_args(Kind):
         one, other = new.settings_for(kind), old.settings_for(kind)
-        for said in (newly_decided(new, one, old, other), sooner(one, other)):
+        passes = "" if kind in NEVER_APPROVED else _newly_approved(one, other)
+        for said in (newly_decided(new, one, old, other), sooner(one, other), passes):
             if said and kind != "approval":
                 kinds.setdefault(said, []).append(kind)
     for said, named in kinds.items():
