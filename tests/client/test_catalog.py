@@ -303,7 +303,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     """What a worker has where an earlier command named a module of its own agent."""
     folder = tmp_path_factory.mktemp("others")
     file, data_dir = folder / "others.py", folder / "data"
-    own = Path(MODULE).read_text().replace('"poet"', '"bard"').replace('"rhyme"', '"chime"')
+    own = Path(MODULE).read_text().replace('"poet"', '"skald"').replace('"rhyme"', '"chime"')
     file.write_text(own.replace('"find_rhyme"', '"find_chime"') + OTHERS)
     remember(data_dir, Allowed(modules=(str(file),)))
     return Catalog.load(Settings(data_dir=data_dir, modules=(MODULE, str(file))))
@@ -312,10 +312,10 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 @pytest.mark.parametrize(
     ("text", "key", "what"),
     [
-        ("machine: bard\ntools: [find_rhyme]", "machine", "the machine `bard` (version 1)"),
+        ("machine: skald\ntools: [find_rhyme]", "machine", "the machine `skald` (version 1)"),
         ("machine: tools\ntools: [find_chime]", "tools[0]", "the tool `find_chime`"),
         (f"{POET}options: {{hook: chime}}", "options", "a rule, policy or hook that the options name"),
-        (f"{POET}options: {{inner: {{machine: bard}}}}", "options.inner.machine", "the machine `bard` (v"),
+        (f"{POET}options: {{inner: {{machine: skald}}}}", "options.inner.machine", "the machine `skald` (v"),
         (
             f"{POET}models: {{default: {{provider: echo, name: x}}}}",
             "models.default.provider",

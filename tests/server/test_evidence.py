@@ -55,7 +55,8 @@ from workflows.gate.stuck import StuckSettings
 from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings, StandingApproval
 from workflows.status import RunResult
 
-DRIFTING = Path(__file__).parents[1] / "drifting.py"
+QUESTIONER = (Path(__file__).parents[1] / "drifting.py").read_text().replace('"drifting"', '"questioner"')
+"""A machine that asks a person."""
 """A machine that asks a question."""
 CAREFUL: dict[str, Any] = {"people": People(), "approvals": Approvals(effects={"unsafe": "always"})}
 
@@ -73,8 +74,10 @@ async def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def own(tmp_path_factory: pytest.TempPathFactory, keys: dict[str, Path]) -> Settings:
     """Settings of a worker that signs what it archives."""
     home = tmp_path_factory.mktemp("home")
+    asking = home / "questioner.py"
+    asking.write_text(QUESTIONER)
     return Settings(
-        data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS), str(DRIFTING)),
+        data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS), str(asking)),
         signing_key=keys["worker"], shutdown_seconds=1,
     )  # fmt: skip
 
@@ -624,7 +627,7 @@ def test_no_field_of_what_was_signed_can_be_another(change: Any, ordered_run: Js
 async def test_answer_is_to_the_words_of_the_question(agents: AgentClient, keys: dict[str, Path]) -> None:
     group = Group(keys={"ada": public(keys, "ada")})
     people = People(groups={"desk": group}, requests=RequestSettings(group="desk"))
-    given = task("well", goal="ask", machine="drifting", people=people)
+    given = task("well", goal="ask", machine="questioner", people=people)
     run = await begin(agents.temporal, given)
     asked = await open_request(run, "question")
     await agents.decide(run.id, asked, "approve", by=signer("ada", keys["ada"]))
