@@ -12,7 +12,7 @@ __all__ = ["KEY_ITSELF", "problem_of", "problems_of", "problems_text", "readable
 
 Path = tuple[int | str, ...]
 MAX_MERGED = 200
-"""Problems of which those of one union become one: each is compared with all others."""
+"""The most problems whose unions are merged: each problem is compared with all others."""
 KEY_ITSELF = "[key]"
 """Pydantic's mark, behind a key of a mapping, for a problem of the key and not of its value."""
 TRUTH, WHOLE, NUMBER = "expected true or false", "expected a whole number", "expected a number"

@@ -1,4 +1,4 @@
-"""Names of events in a run's log that those know who read records as JSON."""
+"""Names of events in a run's log, for readers of records as JSON."""
 
 from __future__ import annotations
 

@@ -651,7 +651,7 @@ def _check_decision(run: Evidence, what: str, record: Json, found: Decisions) ->
     signed = _signed_decisions(run, about, asked) if about["verified"] else []
     problems = [*_check_vote(run, what, record, asked, signed)]
     if is_last:
-        problems += _told_of(what, _too_few(about, found.requests.pop(about["request"])))
+        problems += _wrong_if(what, _too_few(about, found.requests.pop(about["request"])))
     yield from problems
     if any(one.verdict == "wrong" for one in problems):
         return
@@ -662,7 +662,7 @@ def _check_decision(run: Evidence, what: str, record: Json, found: Decisions) ->
         found.counts["claimed"] += 1
 
 
-def _told(run: Evidence, what: str, problem: str) -> Iterator[Finding]:
+def _wrong_or_unknown(run: Evidence, what: str, problem: str) -> Iterator[Finding]:
     """A problem with what is not in the history, or does not fit the agent: without these nothing follows."""
     if problem and run.is_whole and run.task:
         yield wrong(what, problem)
@@ -671,7 +671,7 @@ def _told(run: Evidence, what: str, problem: str) -> Iterator[Finding]:
         yield unknown(what, f"{problem}; this file does not have {lacking}")
 
 
-def _told_others(what: str, of: str, pairs: dict[str, tuple[Any, Any]]) -> Iterator[Finding]:
+def _differences(what: str, of: str, pairs: dict[str, tuple[Any, Any]]) -> Iterator[Finding]:
     """What differs: each name with what the record has, and what it should have."""
     for name, (given, expected) in pairs.items():
         if given != expected:
@@ -689,7 +689,7 @@ def _short(value: Any) -> str:
 def _check_asked(run: Evidence, what: str, record: Json, asked: Asked) -> Iterator[Finding]:
     """A request is bound to what it asks, and goes to the people to whom the agent has it go."""
     about = asked.about
-    yield from _told_of(what, _other_digest(run, about, record))
+    yield from _wrong_if(what, _other_digest(run, about, record))
     if not run.task:
         return
     ways, rule = _ways(run.task, about), about.get("rule", "")
@@ -722,7 +722,7 @@ def _put_to(run: Evidence, what: str, asked: Asked, group: str | None, then: str
         "at_deadline": (about.get("at_deadline", "reject"), then),
         "deadline": ("deadline" in about, asked.settings["deadline_seconds"] is not None),
     }
-    yield from _told_others(what, "the agent has", pairs)
+    yield from _differences(what, "the agent has", pairs)
 
 
 def _ways(task: Json, about: Json) -> dict[str, Json]:
@@ -775,7 +775,7 @@ def digest_of(value: Any) -> str:
 def _check_escalated(run: Evidence, what: str, about: Json, asked: Asked) -> Iterator[Finding]:
     """It goes to the next group of the agent; what was decided before is void."""
     same = ("kind", "activity_id", "tool", "arguments")
-    yield from _told_others(
+    yield from _differences(
         what, "the request has", {name: (about.get(name), asked.about.get(name)) for name in same}
     )
     asked.about, asked.votes = about, []
@@ -785,7 +785,7 @@ def _check_escalated(run: Evidence, what: str, about: Json, asked: Asked) -> Ite
         yield wrong(what, f"{about['request']} is passed on, and the agent names no group to pass it to")
         return
     expected = digest_of([asked.first, *asked.later])
-    yield from _told_others(what, "by the agent's groups it is", {"digest": (about["digest"], expected)})
+    yield from _differences(what, "by the agent's groups it is", {"digest": (about["digest"], expected)})
     name, *asked.later = asked.later
     yield from _put_to(run, what, asked, name, "escalate" if asked.later else "reject")
 
@@ -795,8 +795,8 @@ def _check_closed(what: str, record: Json, asked: Asked) -> Iterator[Finding]:
     event, about = record["event"], record["about"]
     same = ("kind", "activity_id", "tool", "digest", "group", "at_deadline", "deadline")
     pairs = {name: (about.get(name), asked.about.get(name)) for name in same}
-    yield from _told_others(what, "the request has", pairs)
-    yield from _told_others(what, "it should be", {"outcome": (about["outcome"], event.lower())})
+    yield from _differences(what, "the request has", pairs)
+    yield from _differences(what, "it should be", {"outcome": (about["outcome"], event.lower())})
     if event == "Expired" and not asked.about.get("deadline", record["at"] + 1) <= record["at"]:
         yield wrong(what, f"{about['request']} expired at {record['at']}, before its deadline")
 
@@ -817,16 +817,16 @@ def _check_vote(
     }
     if about["verb"] != "edit":
         pairs["digest"] = (about["digest"], of["digest"])
-    yield from _told_others(what, "the request has", pairs)
+    yield from _differences(what, "the request has", pairs)
     outcome = OUTCOMES[about["verb"]] if record["event"] == "Decided" else "open"
     mark = "verified" if about["verified"] else "claimed"
     expected = {
         "outcome": (about["outcome"], outcome),
         "by": (record["by"], f"{about['by'] or 'somebody'} ({mark})"),
     }
-    yield from _told_others(what, f"after {about['verb']} it should be", expected)
+    yield from _differences(what, f"after {about['verb']} it should be", expected)
     if about["verb"] == "edit":
-        yield from _told_of(what, _other_digest(run, about, record))
+        yield from _wrong_if(what, _other_digest(run, about, record))
     asked.votes.append((about["by"], _content(about)))
     if asked.keys and not about["verified"]:
         by = about["by"] or "somebody"
@@ -835,7 +835,7 @@ def _check_vote(
     if not about["verified"]:
         return
     if not signed:
-        yield from _told(run, what, _unsigned(run, about))
+        yield from _wrong_or_unknown(run, what, _unsigned(run, about))
         return
     said = [[*_other_words(about, one)] for one in signed]
     for verdict, text in min(said, key=lambda found: [verdict for verdict, _ in found].count("wrong")):
@@ -961,7 +961,7 @@ def _check_commands(run: Evidence) -> Iterator[Finding]:
         if event in ("Voted", "Decided"):
             decided[about["request"]] = about
         elif (problem := _undecided(record, decided)) is not None:
-            yield from _told_of(what, problem)
+            yield from _wrong_if(what, problem)
         elif by.endswith(VERIFIED):
             found = [*_check_command(run, what, record, name, keys)]
             if (once := (name, about.get("id", ""))) in obeyed:
@@ -1005,7 +1005,7 @@ def _other_text(record: Json, about: Json) -> str:
 
 
 def _is_by(record: Json, about: Json) -> bool:
-    """Who decided is among those whom the record names, and its mark is none that the decision lacks."""
+    """The record names who decided. It says `verified` only if the decision was."""
     names, _, mark = str(record.get("by", "")).rpartition(" (")
     is_named = f", {about['by'] or 'somebody'}, " in f", {names}, "
     return is_named and (about["verified"] or mark != VERIFIED.removeprefix(" ("))
@@ -1041,7 +1041,7 @@ def _check_command(run: Evidence, what: str, record: Json, by: str, keys: Json) 
         signed = [one for one in signed if one["command"] == kind]
     if not signed:
         problem = f"{by}'s signed command {kind} is not among what was sent, or does not fit"
-        yield from _told(run, what, problem)
+        yield from _wrong_or_unknown(run, what, problem)
         return
     problems = [_other_order(record, one) for one in signed]
     if all(problems):
@@ -1244,18 +1244,18 @@ def _made(run: Evidence, logged: Logged, made: Made) -> Iterator[Finding]:
         what, kind = f"execution {execution}: event {event['id']}", event["type"]
         if kind == "ActivityTaskScheduled":
             places[execution, event["id"]] = place_of(event["key"])
-            yield from _told_of(what, _activity(event, logged, made))
+            yield from _wrong_if(what, _activity(event, logged, made))
         elif kind == "StartChildWorkflowExecutionInitiated":
             children.add(event["key"])
             place = places[execution, event["id"]] = _place_of_child(run, event["key"], logged)
-            yield from _told_of(what, _call(place, "inner run", event, logged, made))
+            yield from _wrong_if(what, _call(place, "inner run", event, logged, made))
         elif "of" in event and not kind.endswith("Started"):
             made.ended.add(places.get((execution, event["of"]), ""))
         else:
-            yield from _told_of(what, _foreign(event, children))
+            yield from _wrong_if(what, _foreign(event, children))
 
 
-def _told_of(what: str, problem: str) -> Iterator[Finding]:
+def _wrong_if(what: str, problem: str) -> Iterator[Finding]:
     if problem:
         yield wrong(what, problem)
 
@@ -1320,7 +1320,7 @@ def _logged(run: Evidence, made: Made) -> Iterator[Finding]:
                     yield wrong(what, f"the log has a reply at {place}, the history no model call there")
                 continue
             last_call, result = place, (call["title"], call.get("output", ""))
-            yield from _told_of(what, _not_made(call, made, result in known))
+            yield from _wrong_if(what, _not_made(call, made, result in known))
             if call.get("error") is None and place in made.ended:
                 known.add(result)
 

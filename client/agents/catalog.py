@@ -149,7 +149,8 @@ class Catalog:
         Args:
             agent: what is checked.
             draft: where it was read.
-            any_module: what modules have that the agent does not name is there, too; for who runs nothing.
+            any_module: what a module has counts even if the agent does not name the module; for callers
+                that run nothing.
         """
         if found := self.problems(agent, draft, any_module=any_module):
             raise UsageError(draft.message(found))
@@ -183,7 +184,7 @@ class Catalog:
         """Which file has what the agent names: the place in the agent, the file, and what that is."""
         from workflows import registry
 
-        with suppress(ValueError):  # a machine that is not there is told elsewhere
+        with suppress(ValueError):  # `_machine` reports a machine that is not there
             machine = registry.machine(agent.machine, agent.machine_version)
             own, *more = registry.modules_of(machine, agent.options)
             yield ("machine",), _place(own), f"the machine `{agent.machine}` (version {machine.version})"

@@ -236,7 +236,7 @@ def _seconds(given: object) -> int:
 
 
 def _meant_key(model: type[BaseModel], where: KeyPath) -> str:
-    """What was meant by a key that is none here: one of nearly its name, or the same one elsewhere."""
+    """The key that was meant by an unknown one: one with nearly its name, or the same key elsewhere."""
     name, keys = str(where[-1]), _keys_at(model, where[:-1])
     if difflib.get_close_matches(name, keys, n=1, cutoff=0.8):
         return nearest(name, keys)
@@ -249,7 +249,7 @@ def _meant_key(model: type[BaseModel], where: KeyPath) -> str:
 
 
 def _homes(model: type[BaseModel], name: str, above: tuple[type[BaseModel], ...] = ()) -> Iterator[KeyPath]:
-    """The objects below a model that have a key of this name; `NAME` stands for any key of a mapping."""
+    """Paths to the objects below a model that have this key; `NAME` stands for any key of a mapping."""
     for key, field in model.model_fields.items():
         path = (key, "NAME") if get_origin(field.annotation) in (dict, Mapping) else (key,)
         for inner in {*_models_in(field.annotation)} - {model, *above}:

@@ -137,7 +137,7 @@ async def _agent(settings: Settings, agent: AgentFile, draft: Draft) -> list[Che
         servers = await mcp_servers(settings)
         return [Check("modules", False, str(error)), *map(_mcp_server, servers)]
     try:
-        said = catalog.approval_problems(agent)  # these are told below, where tools of MCP servers are known
+        said = catalog.approval_problems(agent)  # reported below, where tools of MCP servers are known
         wrong = [problem for problem in catalog.problems(agent, draft) if problem not in said]
         checks = [Check("agent", False, draft.message([problem])) for problem in wrong]
     except RatchetError as error:  # of a module's provider
@@ -155,7 +155,7 @@ async def _tools(settings: Settings, catalog: Catalog, agent: AgentFile) -> list
     checks += [Check("approvals", True, line) for line in bound_lines(agent.approvals)]
     names = [tool.name for tool in catalog.tools]
     all_names = [*names, *(tool.name for tool in served)]
-    # one that no server can have is told of the agent
+    # the check of the agent reports a tool that no server can have
     if missing := [name for name in agent.tools if name not in all_names and not catalog.tool_problem(name)]:
         text = f"there is no {', '.join(missing)}; there are: {', '.join(all_names)}"
         return [Check("tools", False, text), *checks]
@@ -218,7 +218,7 @@ async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bo
 
     try:
         providers = load_providers(settings)
-    except (ExtensionError, ValueError, TypeError):  # told of the modules
+    except (ExtensionError, ValueError, TypeError):  # the check of the modules reports it
         providers = load_providers(settings.model_copy(update={"modules": ()}))
     for spec in models:
         name = f"model {spec.name}"
@@ -228,7 +228,7 @@ async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bo
             yield Check(name, False, str(error)) if needed else NO_KEY
             continue
         provider = providers.get(provider_of(spec))
-        if provider is None:  # told of the agent
+        if provider is None:  # the check of the agent reports it
             continue
         problem = await problem_with(provider, spec)
         yield Check(name, problem is None, problem or f"provider {provider.name} is ready")

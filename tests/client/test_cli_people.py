@@ -295,12 +295,9 @@ async def test_inbox_lists_waiting_runs_and_shows_one_in_full(agents: AgentClien
     assert (await say("inbox", run)).code == 3
 
 
-async def test_key_is_made_for_its_owner_and_never_overwritten(
-    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_key_is_made_for_its_owner_and_never_overwritten(say: Say, tmp_path: Path) -> None:
     path = tmp_path / "no folder yet" / "my.pem"
-    monkeypatch.setenv("RATCHET_KEY", str(path))
-    made = await say("key", "new", str(path), "--by", "Ada Łęcka")
+    made = await say("key", "new", str(path), "--by", "Ada Łęcka", RATCHET_KEY=str(path))
     assert (made.code, stat.S_IMODE(path.stat().st_mode)) == (0, 0o600)
     assert made.out.startswith('"Ada Łęcka": ')
     assert (await say("key", "show", str(path), "--by", "Ada Łęcka")).out == made.out

@@ -211,23 +211,21 @@ def far(folder: Path, name: str, tools: str, modes: str = "") -> str:
     return str(path)
 
 
-def test_tool_of_a_silent_server_is_unknown(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tool_of_a_silent_server_is_unknown(cli: Cli, tmp_path: Path) -> None:
     """As in CI, where the server is not to be reached: what it would do is not proven."""
-    monkeypatch.setenv("RATCHET_MCP", '{"mcpServers": {"crm": {"command": "false"}}}')
+    silent = {"RATCHET_MCP": '{"mcpServers": {"crm": {"command": "false"}}}'}
     old, new = far(tmp_path, "old", "calculator, crm__list"), far(tmp_path, "new", "calculator, crm__wipe")
     said = "this tool is not known here"
-    shown = cli("verify", "agent", new, "--strict")
+    shown = cli("verify", "agent", new, "--strict", **silent)
     assert shown.code == 1, shown.err
     assert f"- UNKNOWN crm__wipe: {said}" in shown.out
-    shown = cli("verify", "agent", new, "--against", old)
+    shown = cli("verify", "agent", new, "--against", old, **silent)
     assert shown.code == 1
     assert f"unknown: crm__wipe: {said}" in shown.out
     loose = far(tmp_path, "loose", "calculator, crm__list", "crm__list: never")
-    shown = cli("verify", "agent", loose, "--against", old)
+    shown = cli("verify", "agent", loose, "--against", old, **silent)
     assert (shown.code, f"unknown: crm__list: {said}" in shown.out) == (1, True)
-    shown = cli("verify", "agent", far(tmp_path, "same", "crm__list"), "--against", old)
+    shown = cli("verify", "agent", far(tmp_path, "same", "crm__list"), "--against", old, **silent)
     assert (shown.code, shown.out) == (0, "nothing is newly allowed\n")
 
 

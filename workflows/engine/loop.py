@@ -8,7 +8,7 @@ What holds for every machine and every host:
 3.  Before an effect people are asked: whether the run enters a state (interrupt), the machine's own
     question, more of a limit, what to do about a circle, which calls may be made. All calls of an effect are
     asked about at once. What was decided counts for just the call that was shown: one that new code has
-    changed is asked about anew.
+    changed is asked about again.
 4.  Calls are counted before they begin, all else once it is known. A call that would pass a limit is not
     made: people raise the limit, or the run ends. A limit that is lowered counts for all that has not begun.
 5.  A call that has ended is never made again. So an effect may be left at any moment and taken on later.

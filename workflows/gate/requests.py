@@ -170,7 +170,7 @@ class Requests:
     # -- which calls need approval --------------------
 
     def approval_for(
-        self, run: ToolCall, *, spent_usd: float, labels: tuple[Label, ...] = (), activity_id: str = ""
+        self, call: ToolCall, *, spent_usd: float, labels: tuple[Label, ...] = (), activity_id: str = ""
     ) -> Judged:
         """What approval this call needs, with fitted arguments. Raises TooMuch if that takes too long to say.
 
@@ -179,11 +179,11 @@ class Requests:
         """
         facts: Any = {"spent_usd": spent_usd, "labels": labels, "activity_id": activity_id}
         budget = Budget()
-        judged = self.policy.judge(run.tool, run.arguments, budget=budget, **facts)
+        judged = self.policy.judge(call.tool, call.arguments, budget=budget, **facts)
         if judged.passes:
             return Judged(None, (), judged)
-        call = (run.tool, run.arguments, self.policy.people.quorum_for(judged.settings), budget)
-        earlier = next((one.approvers for one in self._grants if one.holds(judged, *call)), ())
+        wanted = (call.tool, call.arguments, self.policy.people.quorum_for(judged.settings), budget)
+        earlier = next((one.approvers for one in self._grants if one.holds(judged, *wanted)), ())
         return Judged(None if earlier else judged, earlier, judged)
 
     # -- opening --------------------

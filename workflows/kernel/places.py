@@ -19,8 +19,8 @@ def members(effect: Effect[Any], place: str) -> tuple[tuple[str, Effect[Any]], .
 def tool_calls(effect: Effect[Any], place: str) -> dict[str, ToolCall]:
     """The tool calls among them, by activity id."""
     return {
-        (name if len(member.calls) == 1 else f"{name}.{number}"): run
+        (name if len(member.calls) == 1 else f"{name}.{number}"): call
         for name, member in members(effect, place)
         if isinstance(member, CallTools)
-        for number, run in enumerate(member.calls)
+        for number, call in enumerate(member.calls)
     }
