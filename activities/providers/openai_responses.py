@@ -172,9 +172,8 @@ class ResponsesReply:
     @property
     def kept(self) -> JsonObject:
         """Encrypted reasoning whole; text and calls by their place alone, because the message has them."""
-        typed = [
-            (item, raw) for item, raw in self._items if item.type
-        ]  # others are refused when they go back
+        # those without a type would be refused when they go back
+        typed = [(item, raw) for item, raw in self._items if item.type]
         if not any(item.encrypted_content for item, _ in typed):
             return {}
         kept: list[Any] = []
