@@ -223,7 +223,7 @@ def inline_result(whole: RunResult) -> RunResult:
     )
     for name in sorted(long, key=lambda name: -sizes[name]):
         cut.append(name)
-        data |= {name: _part(name, data[name]), "cut": ", ".join(cut) + text}
+        data |= {name: _part(name, data[name]), "cut": ", ".join(cut) + text, "cut_fields": cut}
         if len(to_json(data)) <= RESULT_BYTES:
             break
     return RunResult.model_validate(data)

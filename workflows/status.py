@@ -251,7 +251,7 @@ class RunResult(RunSummary):
     """What the machine adds to its result."""
     output: JsonObject | None = Field(default=None, exclude_if=lambda output: output is None)
     """The answer as data that fits the agent's `output`; null: the agent has none, no answer fits, or it is
-    among the fields that `cut` names. A run that is `ok` has it."""
+    among `cut_fields`. A run that is `ok` has it."""
     workflow_id: str
     """The run's id."""
     run_id: str
@@ -273,8 +273,10 @@ class RunResult(RunSummary):
     raises it. Temporal shows such a run as `on_end` says, like any other. A workflow that fails has this
     type, else the exit reason, and this result in the error's details."""
     cut: str = ""
-    """Which fields are cut in Temporal's history, how to get the whole, and why the SDK could not. Empty: it
-    is the whole, as what the SDK gives is wherever it reaches the archive or a worker."""
+    """For people: which fields are cut in Temporal's history, how to get the whole, and why the SDK could
+    not. Empty: it is the whole, as what the SDK gives is wherever it reaches the archive or a worker."""
+    cut_fields: tuple[str, ...] = Field(default=(), exclude_if=lambda fields: not fields)
+    """Names of the fields that are cut."""
 
     def output_as(self, model: type[M]) -> M:
         """The answer as an instance of this model. Raises ValueError where there is no `output`, with why the
@@ -282,7 +284,7 @@ class RunResult(RunSummary):
         here for the first time."""
         if self.output is None:
             why = f": {self.error}" if self.error else "; its agent names none"
-            if "output" in self.cut.partition(":")[0].split(", "):
+            if "output" in self.cut_fields:
                 why = f"; {self.cut}"
             raise ValueError(
                 f"the run {self.workflow_id} ended as `{self.exit_reason}` without an output{why}"

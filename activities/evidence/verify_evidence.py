@@ -91,6 +91,12 @@ OF_REQUESTS = {"Requested", "Escalated", "Voted", "Decided", *CLOSING}
 """Those by which one is opened, changed and closed."""
 ASKING = {"always", "first_time"}
 """Modes of an approval with which people are asked."""
+NEVER_UNASKED = {*ASKING, "reject"}
+"""Those with which no call is made unasked."""
+HARMLESS = ("pure", "read")
+"""Effects of tools whose calls the result does not name."""
+RESULT_CALLS = 1_000
+"""The most calls that it names."""
 USUAL_MODES = {"unsafe": "always"}
 """Those of effects that an agent does not name."""
 COMMENT_CHARS = 1_000
@@ -515,6 +521,10 @@ def _check_result(run: Evidence) -> Iterator[Finding]:
         if (one["request"], one["outcome"]) not in closed:
             others.append("decisions")
             yield wrong("result", f"it says that {one['request']} was {one['outcome']}; the log does not")
+    ended = run.own[-1].get("about", {}).get("exit_reason", result["exit_reason"]) if run.own else ""
+    if ended != result["exit_reason"]:
+        others.append("exit_reason")
+        yield wrong("result", f"it says that the run ended as {result['exit_reason']}, and the log {ended}")
     if not others:
         yield ok("result", f"{result['exit_reason']}, after record {len(heads) - 1}: the log ends in it")
     if result.get("was_reset"):
@@ -606,6 +616,8 @@ class Decisions:
 
     requests: dict[str, Asked] = field(default_factory=dict)
     """Those that are open."""
+    approved: dict[str, tuple[Json, Json]] = field(default_factory=dict)
+    """Of the calls that people approved: what was asked last, and the decision."""
     counts: Counter[str] = field(default_factory=Counter)
     signers: dict[str, str] = field(default_factory=dict)
     """Who has signed, with which key."""
@@ -617,6 +629,9 @@ def _check_decisions(run: Evidence) -> Iterator[Finding]:
     for record in run.own:
         if record["event"] in OF_REQUESTS and "request" in record.get("about", {}):
             yield from _check_request(run, record, found)
+        elif record["event"] == "ApprovedBefore":
+            problem = _not_granted(run, record.get("about", {}), found.approved)
+            yield from _wrong_if(f"record {record['seq']}", problem)
     yield from _check_commands(run)
     if count := found.counts["signed"]:
         names = ", ".join(f"{name} ({key})" for name, key in sorted(found.signers.items()))
@@ -650,6 +665,8 @@ def _check_decision(run: Evidence, what: str, record: Json, found: Decisions) ->
     asked = found.requests[about["request"]]
     signed = _signed_decisions(run, about, asked) if about["verified"] else []
     problems = [*_check_vote(run, what, record, asked, signed)]
+    if is_last and (about["kind"], about["outcome"]) == ("approval", "approved"):
+        found.approved[about["request"]] = asked.about, about
     if is_last:
         problems += _wrong_if(what, _too_few(about, found.requests.pop(about["request"])))
     yield from problems
@@ -734,23 +751,38 @@ def _ways(task: Json, about: Json) -> dict[str, Json]:
         found[""] = people["kinds"].get(kind, people["requests"])
     if kind not in ("approval", "outcome"):
         return found
-    approvals, usual = task["approvals"], people["kinds"].get("approval", people["requests"])
+    usual = people["kinds"].get("approval", people["requests"])
+    for entry, mode, rule in _entries(task["approvals"], str(tool)):
+        is_bound = rule.get("at_most") and (rule["then"] == "always" or kind == "outcome")
+        if mode in ASKING or is_bound:
+            found[entry] = rule.get("request") or usual
+    return found
+
+
+def _entries(approvals: Json, tool: str, effect: str = "") -> Iterator[tuple[str, str, Json]]:
+    """Which entries of the approvals may decide about a call of this tool: each with its mode, and its rule
+    if it is one. Of rules, only arguments and the like decide which one fits; these are not judged here.
+    `effect` is the tool's, where it is known."""
     for number, rule in enumerate(approvals["rules"]):
-        named = rule["tools"]
-        if named and not any(fnmatch.fnmatchcase(str(tool), pattern) for pattern in named):
+        named, effects = rule["tools"], rule.get("effects")
+        if named and not any(fnmatch.fnmatchcase(tool, pattern) for pattern in named):
             continue
-        if rule["ask"] in ASKING or (rule["at_most"] and (rule["then"] == "always" or kind == "outcome")):
-            found[f"rules.{number}"] = rule["request"] or usual
-        if rule["cost_above"] is None and not any(
-            rule.get(name) for name in ("effects", "arguments", "after", "sends")
-        ):
-            return found
-    modes = approvals["effects"]
+        if effects and effect and effect not in effects:
+            continue
+        yield f"rules.{number}", rule["ask"], rule
+        has_more = rule["cost_above"] is not None or any(
+            rule.get(name) for name in ("arguments", "after", "sends")
+        )
+        if not has_more and (effect or not effects):
+            return
+    modes = USUAL_MODES | approvals["effects"]
     if tool in approvals["tools"]:
-        entries = {f"tools.{tool}": approvals["tools"][tool]}
+        yield f"tools.{tool}", approvals["tools"][tool], {}
+    elif effect:
+        yield f"effects.{effect}", modes.get(effect, "never"), {}
     else:
-        entries = {f"effects.{effect}": mode for effect, mode in (USUAL_MODES | modes).items()}
-    return found | {entry: usual for entry, mode in entries.items() if mode in ASKING}
+        yield from ((f"effects.{name}", mode, {}) for name, mode in modes.items())
+        yield "", "never", {}  # those of effects that are not named
 
 
 def _other_digest(run: Evidence, about: Json, record: Json) -> str:
@@ -988,7 +1020,7 @@ def _undecided(record: Json, decided: dict[str, Json]) -> str | None:
 
 def _is_decided(record: Json, decisions: Iterable[Json]) -> bool:
     """The run ended by one of these decisions: an abort, or the finish of a run that was stuck."""
-    outcome = "finished" if str(record.get("reason", "")).startswith("stuck: ") else "aborted"
+    outcome = "finished" if record.get("about", {}).get("exit_reason") == "stuck" else "aborted"
     return any(
         one["outcome"] == outcome and (outcome == "aborted" or one["kind"] == "stuck") and _is_by(record, one)
         for one in decisions
@@ -1058,6 +1090,7 @@ def _other_order(record: Json, said: Json) -> str:
             start = f"aborted: {record['by']} ended the run{f': {text}' if text else ''}"
             most = min(len(start), REASON_CHARS)
             pairs["reason"] = (reason[:most], start[:most])
+            pairs["exit_reason"] = (record["about"].get("exit_reason"), "aborted")
         else:
             pairs["compensate"] = (True, said["compensate"])
     else:
@@ -1210,7 +1243,7 @@ class Logged:
             found.visits.update(map(visit_of, named))
             for one in asked:
                 if one["kind"] == "more":  # after those that are named, of the same effect
-                    found.unnamed[visit_of(named[0]) if named else visit] += int(one["title"].split()[1])
+                    found.unnamed[visit_of(named[0]) if named else visit] += int(one.get("count", 1))
         return found
 
 
@@ -1223,6 +1256,7 @@ def _check_complete(run: Evidence) -> Iterator[Finding]:
     problems = [*_made(run, logged, made)]
     problems += _logged(run, made) if run.is_whole else ()
     problems += _approved(run, made)
+    problems += _unasked(run, made)
     yield from problems
     if any(one.verdict == "wrong" for one in problems):
         return
@@ -1342,15 +1376,17 @@ def _approved(run: Evidence, made: Made) -> Iterator[Finding]:
     same, others = 0, list[str]()
     for place, (asked, let) in _approvals(run).items():
         calls = [event["key"] for kind, event in made.places.get(place, ()) if kind == "call_tool"]
-        if calls and not let:
+        arguments = (let if let.get("outcome") == "edited" else asked).get("arguments")
+        is_same = {key.rpartition("@")[2] for key in calls} == {_call_digest(asked, arguments)}
+        if not calls or (asked.get("withdrawn") and not is_same):  # new code has changed the call
+            continue
+        if not let:
             text = f"people were asked about {place}; nobody allowed it, and it was made"
             yield wrong(f"record {asked['seq']}", text)
-        elif calls:
-            arguments = (let if let["outcome"] == "edited" else asked).get("arguments")
-            if {key.rpartition("@")[2] for key in calls} == {_call_digest(asked, arguments)}:
-                same += 1
-            else:
-                others.append(place)
+        elif is_same:
+            same += 1
+        else:
+            others.append(place)
     if same:
         text = (
             f"{counted(same, 'call')} made with the arguments that were approved, by the digests in the ids"
@@ -1377,7 +1413,130 @@ def _approvals(run: Evidence) -> dict[str, tuple[Json, Json]]:
         lapsed = event == "Expired" and about.get("at_deadline") == "approve"
         if place in found and (decided or lapsed):
             found[place] = (found[place][0], about)
+        if place in found and event == "Withdrawn":
+            found[place] = ({**found[place][0], "withdrawn": True}, {})
     return found
+
+
+def _unasked(run: Evidence, made: Made) -> Iterator[Finding]:
+    """Calls of tools by the agent's approvals: one that these never let pass unasked was made by an approval,
+    its own or an earlier one, or within the bound of its rule."""
+    if not run.task:
+        return
+    why, tools = Passes.of(run), _tools(run, made)
+    entries = functools.cache(lambda tool, effect: [*_entries(run.task["approvals"], tool, effect)])
+    passed, unshown = 0, Counter[str]()
+    for place, found in made.places.items():
+        if all(kind != "call_tool" for kind, _ in found):
+            continue
+        tool, effects, seq = tools.get(place, ("", ("",), 0))
+        verdict, text = _judged(
+            place, tool, [one for effect in effects for one in entries(tool, effect)], why
+        )
+        passed += verdict == "ok"
+        unshown[tool or "(no room in the log to name it)"] += verdict == "unknown"
+        yield from _wrong_if(f"record {seq}", text)
+    if passed:
+        yield ok("approvals", f"{counted(passed, 'call')} made by an approval, or within a bound")
+    if unshown.total():
+        names = ", ".join(sorted(name for name, count in unshown.items() if count))
+        text = f"{counted(unshown.total(), 'call')} made unasked; that no condition of the approvals fitted"
+        yield unknown("approvals", f"{text} is not shown: {names}")
+
+
+def _judged(
+    place: str, tool: str, entries: Iterable[tuple[str, str, Json]], why: Passes
+) -> tuple[Verdict | None, str]:
+    """Whether a call could be made that these entries of the approvals may decide about, and what is wrong;
+    None: it needed nobody."""
+    others = {why.tools.get(place, tool), why.of_result.get(place, tool)} - {tool}
+    if tool and others:
+        return "wrong", f"the log has {tool} called at {place}, and beside it {', '.join(sorted(others))}"
+    modes = {entry: mode for entry, mode, _ in entries}
+    bounds = {entry for entry, mode, rule in entries if mode == "never" and rule.get("at_most")}
+    asking = {entry for entry, mode in modes.items() if mode in NEVER_UNASKED} | bounds
+    if place in why.let or why.within.get(place, set()) & bounds:
+        return "ok", ""
+    if tool and asking == modes.keys():
+        said = ", ".join(f"{entry}: {mode}" for entry, mode in modes.items())
+        return (
+            "wrong",
+            f"{tool} was called at {place} and nobody was asked; the agent's approvals have {said}",
+        )
+    return ("unknown" if asking or not tool else None), ""
+
+
+@dataclass
+class Passes:
+    """Why calls could be made, as the log has it, by place."""
+
+    let: set[str] = field(default_factory=set)
+    """Those that an approval let pass: their own, a deadline, an earlier one."""
+    tools: dict[str, str] = field(default_factory=dict)
+    """The tool that it was for."""
+    within: dict[str, set[str]] = field(default_factory=dict)
+    """The rules within whose bounds they passed."""
+    of_result: dict[str, str] = field(default_factory=dict)
+    """The tool by the result."""
+
+    @classmethod
+    def of(cls, run: Evidence) -> Passes:
+        """What the run's own records and its result say."""
+        asked = _approvals(run)
+        found = cls({place for place, (_, let) in asked.items() if let})
+        found.tools = {
+            place: about["tool"] for place, (about, _) in asked.items() if "withdrawn" not in about
+        }
+        found.of_result = {place_of(call["activity_id"]): call["tool"] for call in _result_calls(run)}
+        for record in run.own:
+            about = record.get("about", {})
+            if record["event"] == "ApprovedBefore":
+                found.let.add(about["activity_id"])
+                found.tools[about["activity_id"]] = about["tool"]
+            elif record["event"] == "WithinBound":
+                rules = found.within.setdefault(about["activity_id"], set())
+                rules.update(bound["rule"] for bound in about["bounds"])
+        return found
+
+
+def _result_calls(run: Evidence) -> list[Json]:
+    """Calls that have changed something, by the run's result; those of inner runs have other places."""
+    return (run.result or {}).get("calls") or []
+
+
+def _tools(run: Evidence, made: Made) -> dict[str, tuple[str, tuple[str, ...], int]]:
+    """By place the tool that was called there by the log, its effects that are possible, and the record that
+    says so. What the result does not have, although it has room, changes nothing."""
+    calls = _result_calls(run)
+    of_place = {place_of(call["activity_id"]): call["effect"] for call in calls}
+    of_tool = {call["tool"]: call["effect"] for call in calls if place_of(call["activity_id"]) in made.places}
+    has_all = run.result is not None and len(calls) < RESULT_CALLS
+    found: dict[str, tuple[str, tuple[str, ...], int]] = {}
+    for record in run.own:
+        for kind in ("asked", "answered"):
+            for call in record.get(kind, ()):
+                if not (tool := call.get("tool")):
+                    continue
+                effect = of_place.get(call["id"]) or of_tool.get(tool, "")
+                is_harmless = has_all and kind == "answered" and call.get("error") not in NOT_MADE
+                found[call["id"]] = tool, HARMLESS if is_harmless and not effect else (effect,), record["seq"]
+    return found
+
+
+def _not_granted(run: Evidence, about: Json, approved: dict[str, tuple[Json, Json]]) -> str:
+    """Why no earlier approval lets this call pass; empty: one does. `approved` has those that people gave
+    before: what was asked, and the decision."""
+    tool, rule, name = (about.get(key) for key in ("tool", "rule", "granted"))
+    asked, decided = approved.get(str(name), ({}, {}))
+    modes = {entry: mode for entry, mode, _ in _entries(run.task["approvals"], str(tool))} if run.task else {}
+    if run.task and rule not in modes:
+        return f"{tool} passed by the entry {rule} of the approvals, which is not about it"
+    if asked.get("tool") == tool and decided.get("standing_approval") is not None:
+        return ""
+    is_once = modes.get(str(rule), "first_time") == "first_time" and asked.get("rule") == rule
+    if asked.get("tool") == tool and is_once:
+        return ""
+    return f"{tool} passed by {name}, and no decision on that lets later calls pass"
 
 
 def _call_digest(request: Json, arguments: Json | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,11 +28,8 @@ MOST_BYTES = 4 * 2**20
 """Of the metrics of Temporal's SDK."""
 CALL_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 LONG_SECONDS = (0.1, 1, 10, 60, 300, 1800, 3600, 6 * 3600, 86_400, 7 * 86_400)
-RULE = re.compile(r"(?:^|; )([A-Za-z_][\w-]{0,63}): ")
-"""A rule's name in what `react` says of a thought: `forbid_guessing: ...; other: ...`."""
 ENTERED = {"Started", "Forked", "RolledBack", "Migrated"}
 """Events of records that end no stay in a state."""
-REFUSED_THOUGHTS = {"Rejected", "Escalated", "Ended"}
 
 log = structlog.get_logger("ratchet")
 
@@ -191,14 +187,13 @@ class Metrics:
 
 
 def _refusing(record: JsonObject, rules: Mapping[str, str]) -> Iterable[str]:
-    """The rules by which something was refused here: of `react`, of approvals, of the machine itself."""
+    """The rules by which something was refused here: of approvals, the machine's own, of every machine."""
     about: Any = record.get("about") or {}
     event, error = record["event"], record.get("error")
     if event in REQUEST_CLOSED and about.get("outcome") in ("rejected", "expired"):
         return [f"approval:{rules.get(about['request'], about.get('kind'))}"]
-    if record["machine"] == "react" and event in REFUSED_THOUGHTS:
-        return RULE.findall(str(record.get("reason", ""))) if record["state"] == "validate" else ()
-    return [f"machine:{event}"] if error else ()
+    named: Any = record.get("refused_by") or ()
+    return [*named, f"machine:{event}"] if error else named
 
 
 class _OfTemporal(Collector):

@@ -186,7 +186,8 @@ def _form(program: Program, found: Any) -> Any:
     if not isinstance(event, Event):
         raise TypeError
     kept = to_json(program.machine.context, patch)
-    return {"event": type(event).__name__, "reason": event.reason, "patch": kept}
+    said = {"reason": event.reason, "thought": event.thought, "refused_by": list(event.refused_by)}
+    return {"event": type(event).__name__, **said, "patch": kept}
 
 
 def _begun(program: Program) -> Any:

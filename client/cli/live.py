@@ -31,7 +31,7 @@ from client.errors import RatchetError
 from client.runs.pending import Heartbeat, heartbeat_in, with_heartbeat
 from client.runs.readings import Reading, RecordReader, ShownCall, is_said_by_its_call
 from client.runs.words import plain, spent, time_span
-from workflows.kernel.log import STARTED, Record, seconds_called
+from workflows.kernel.log import EXIT_REASON, STARTED, Record, seconds_called
 from workflows.status import RunStatus
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ class _Blocks:
 
     def _result(self, call: ShownCall) -> Iterator[Text]:
         """A call that has ended, above what came back."""
-        yield from self._put(self._call(call.heading))
+        yield from self._put(self._call(call))
         if not call.text.strip():
             return
         line = self._hang(call.text, "  ", "red" if call.error else "dim", RESULT_LINES)
@@ -316,9 +316,10 @@ class _Blocks:
         text = f"{text.strip().rstrip(':')}{f': {problem}' if problem else ''}"
         mark, style = ("? ", "yellow") if record.event == "Requested" else ("• ", "yellow")
         line = self._hang(text, mark, style)
-        if record.event == "Closed" or (record.by == "kernel" and record.error):
+        ended = record.about.get(EXIT_REASON)
+        if ended or (record.by == "kernel" and record.error):
             yield from self._release()
-            why = record.reason.partition(": ")[2] if record.event == "Closed" else record.error
+            why = record.reason.removeprefix(f"{ended}: ") if ended else record.error
             self._held, self._held_text = line, why or record.reason
         else:
             yield from self._put(line)
@@ -328,11 +329,10 @@ class _Blocks:
     def _hang(self, text: str, mark: str, style: str, lines: int | None = None) -> Text:
         return hanging_text(text, self._console, GUTTER, mark, style=style, lines=lines)
 
-    def _call(self, title: str) -> Text:
-        name, bracket, arguments = " ".join(title.split()).partition("(")
-        line = self._hang(f"{name}{bracket}{arguments}", "→ ", "")
+    def _call(self, call: ShownCall) -> Text:
+        line = self._hang(" ".join(call.heading.split()), "→ ", "")
         line.stylize("cyan", GUTTER, GUTTER + 2)
-        line.stylize("bold", GUTTER + 2, GUTTER + 2 + len(name))
+        line.stylize("bold", GUTTER + 2, GUTTER + 2 + len(call.tool or call.title))
         return line
 
     def _put(self, line: Text) -> Iterator[Text]:

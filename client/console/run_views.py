@@ -14,7 +14,6 @@ from client.runs.pending import Heartbeat, heartbeat_in, with_heartbeat
 from client.sdk.agent import AgentClient
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.kernel.log import Checkpoint, Record, checkpoints
-from workflows.status import ASKING
 
 __all__ = ["RunView", "RunViews"]
 
@@ -51,11 +50,6 @@ class RunView:
     def listed(self) -> RunLine | None:
         """Its line, with whether it reached its goal."""
         return replace(self.line, ok=self.result.ok) if self.line and self.result else self.line
-
-    @property
-    def is_asking(self) -> bool:
-        """A model answers at this moment, and nothing else is done."""
-        return self.status is not None and self.status.doing.startswith(ASKING)
 
     @property
     def end(self) -> Checkpoint | None:

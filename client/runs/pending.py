@@ -27,8 +27,9 @@ from workflows.status import ASKING, RunStatus
 
 __all__ = ["Heartbeat", "bug_in", "heartbeat_in", "newest_state", "with_heartbeat"]
 
-CALL, CALL_DETAILS = "call_tool", 3
-"""The activity of a tool's call, and how many details its heartbeat has while it asks the model."""
+QUESTION, CALL, CALL_DETAILS = "ask_model", "call_tool", 3
+"""The activities of a question and of a tool's call, and how many details a call's heartbeat has while it
+asks the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Heartbeat:
 
     text: str = ""
     """The end of what the model has said in the present call, or a tool's progress; a second old at most."""
+    is_of_model: bool = False
+    """It is what a model says."""
     asks_since: float | None = None
     """The worker of a tool's call has the tool's result and asks the model in the same activity, since then,
     in seconds since 1970; None: none does."""
@@ -58,7 +61,7 @@ class Heartbeat:
 
 async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionResponse) -> Heartbeat:
     """The heartbeat in the description of a workflow."""
-    text, attempt = "", 0
+    text, is_of_model, attempt = "", False, 0
     asks_since: float | None = None
     next_try: float | None = None
     run = description.workflow_execution_info.execution.workflow_id
@@ -79,13 +82,16 @@ async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionR
     for pending in description.pending_activities:
         with suppress(Exception):  # another version's heartbeat: nothing to show
             details = await temporal.data_converter.decode(pending.heartbeat_details.payloads)
-            text = (str(details[0]) if details else "") or text
-            if pending.activity_type.name == CALL and len(details) == CALL_DETAILS and _is_of_this(pending):
+            kind = pending.activity_type.name
+            asks = kind == CALL and len(details) == CALL_DETAILS and _is_of_this(pending)
+            if asks:
                 asks_since = float(details[-1])
+            if details and details[0]:
+                text, is_of_model = str(details[0]), asks or kind == QUESTION
     if not failed and description.pending_workflow_task.attempt > 1 and (bug := await bug_in(temporal, run)):
         failures = {bug: bug}
     held = tuple(_paused_text(one, titles.get(one.activity_id, one.activity_id), run) for one in paused)
-    return Heartbeat(text, asks_since, failures, held, attempt, next_try)
+    return Heartbeat(text, is_of_model, asks_since, failures, held, attempt, next_try)
 
 
 def _is_of_this(pending: PendingActivityInfo) -> bool:

@@ -23,6 +23,8 @@ class ShownCall:
     """A call that has ended, or was not made."""
 
     title: str
+    tool: str = ""
+    """Its name, of a tool's call."""
     id: str = ""
     """Of its activity, as where it was asked for."""
     arguments: Any = None
@@ -37,11 +39,6 @@ class ShownCall:
     def heading(self) -> str:
         """The title, and who edited the call."""
         return edited_title(self.title, self.edited_by)
-
-    @property
-    def name(self) -> str:
-        """The tool."""
-        return self.title.partition("(")[0]
 
     @property
     def text(self) -> str:
@@ -108,12 +105,15 @@ class RecordReader:
             message = messages.pop(one.call, None) if one.call else None
             whole = _message_text(message)[0] if message is not None and one.is_cut else one.output
             none = "(nothing)" if one.kind == "call_tools" else ""
-            yield ShownCall(one.title, one.id, one.arguments or None, whole or none, one.error, one.edited_by)
+            yield ShownCall(
+                one.title, one.tool, one.id, one.arguments or None, whole or none, one.error, one.edited_by
+            )
         for name, message in messages.items():
             if (wrote := self._open.pop(name or "", None)) is not None:
                 given = _json(wrote.arguments, wrote.arguments)
                 shown = given if isinstance(given, dict) else {"arguments": given}
-                yield ShownCall(call_title(wrote.name, shown), "", given, *_message_text(message))
+                title = call_title(wrote.name, shown)
+                yield ShownCall(title, wrote.name, "", given, *_message_text(message))
 
 
 def _message_text(message: Message) -> tuple[str, str | None]:

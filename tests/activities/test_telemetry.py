@@ -11,11 +11,13 @@ from opentelemetry import trace
 from pydantic import BaseModel
 from temporalio.testing import ActivityEnvironment
 
-from activities.contracts import ModelInput, ModelReplied, ToolInput
+from activities.contracts import JsonObject, ModelInput, ModelReplied, ToolInput
 from activities.model import ModelActivities
 from activities.provider import ProviderError
 from activities.settings import Settings
 from activities.store.cache import ConversationCache
+from activities.telemetry.attempts import Archived
+from activities.telemetry.metrics import Metrics
 from activities.telemetry.report import Telemetry
 from activities.tools import Tool
 from activities.tools.run import ToolActivities
@@ -107,6 +109,21 @@ async def test_failed_question_has_its_cause(
     name, made_by, schema = span.scope
     assert (name, made_by) == ("ratchet", version("ratchet"))
     assert schema.startswith("https://opentelemetry.io/schemas/")
+
+
+def test_rules_that_refused_are_counted_by_their_names() -> None:
+    metrics = Metrics("127.0.0.1", 0)
+    said: JsonObject = {"machine": "mine", "state": "check", "reason": "forbidden: it guesses; other: words"}
+    records: list[JsonObject] = [
+        {**said, "event": "Rejected", "refused_by": ["no_guess", "short"]},
+        {**said, "event": "Rejected", "refused_by": ["short"]},
+        {**said, "event": "Accepted"},
+    ]
+    metrics.archived(Archived("run", RUN, tuple(records), None), tuple)
+    metrics.close()
+    (family,) = (one for one in metrics.registry.collect() if one.name == "ratchet_refusals")
+    counts = {one.labels["rule"]: one.value for one in family.samples if one.name.endswith("_total")}
+    assert counts == {"no_guess": 1, "short": 2}
 
 
 def test_nothing_is_on_by_default(environ: Environ) -> None:

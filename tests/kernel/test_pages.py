@@ -65,7 +65,7 @@ def test_result_of_any_size_fits_and_loses_no_more_than_it_must(text: str, sizes
     converter = data_converter(None).payload_converter
     assert converter.to_payload(cut).ByteSize() < 100_000
     fields = [name for name in sizes if getattr(cut, name) != getattr(whole, name)]
-    assert fields == [name for name in sizes if name in cut.cut.partition(":")[0].split(", ")]
+    assert fields == [name for name in sizes if name in cut.cut_fields]
     assert bool(fields) == (len(whole.model_dump_json().encode()) > RESULT_BYTES)
     assert cut.unheard[-1] == "the newest"
     assert cut.output in (whole.output, None)  # a part of it would not fit its schema
@@ -90,9 +90,13 @@ def test_result_of_fields_of_any_length_is_cut_to_its_limit(
     )  # fmt: skip
     short = inline_result(whole)
     assert len(short.model_dump_json().encode()) <= RESULT_BYTES
-    names = set(short.cut.partition(":")[0].split(", ")) - {""}
+    names = set(short.cut_fields)
+    assert all(name in short.cut for name in names)
     assert names == {name for name in RESULT_PARTS if getattr(short, name) != getattr(whole, name)}
-    assert short.model_copy(update={name: getattr(whole, name) for name in (*RESULT_PARTS, "cut")}) == whole
+    assert (
+        short.model_copy(update={name: getattr(whole, name) for name in (*RESULT_PARTS, "cut", "cut_fields")})
+        == whole
+    )
     assert bool(names) == (len(whole.model_dump_json().encode()) > RESULT_BYTES)
     for name in names & {"answer", "error"}:
         kept, _, note = getattr(short, name).rpartition(" [... ")
@@ -111,5 +115,5 @@ def test_result_is_cut_although_its_longest_field_may_stay() -> None:
         answer="a" * 39_900, outcome={"rows": "x" * 39_000}, error="e" * 39_000, workflow_id="w", run_id="r",
     )  # fmt: skip
     short = inline_result(whole)
-    assert (short.cut.partition(":")[0], short.answer) == ("outcome", whole.answer)
+    assert (short.cut_fields, short.answer) == (("outcome",), whole.answer)
     assert len(short.model_dump_json().encode()) <= RESULT_BYTES

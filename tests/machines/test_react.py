@@ -206,6 +206,11 @@ def test_R_000_6_model_is_told_why_its_thought_was_rejected() -> None:
     assert "no: no; forbid_guessing: " in run.newest
 
 
+def test_log_names_the_rules_that_rejected_a_thought() -> None:
+    run = react(GUESS, options={"rules": [{"type": "no"}, {"type": "forbid_guessing"}]})
+    assert [one.refused_by for one in run.records if one.refused_by] == [("no", "forbid_guessing")]
+
+
 def test_rejection_is_repeated_when_the_question_failed() -> None:
     run = react(GUESS, DOWN, final())
     assert "forbid_guessing" in run.newest

@@ -57,7 +57,6 @@ from workflows.status import RunResult
 
 QUESTIONER = (Path(__file__).parents[1] / "drifting.py").read_text().replace('"drifting"', '"questioner"')
 """A machine that asks a person."""
-"""A machine that asks a question."""
 CAREFUL: dict[str, Any] = {"people": People(), "approvals": Approvals(effects={"unsafe": "always"})}
 
 
@@ -421,6 +420,12 @@ def never_asked(pack: Json, records: Records) -> str:
     return "Voted of r1, and the records before it have no open request r1"
 
 
+def nobody_asked(pack: Json, records: Records) -> str:
+    """Nothing is left of the request."""
+    del records[6:8], records[3]
+    return "mark_once was called at .* nobody was asked; the agent's approvals have effects.unsafe: always"
+
+
 def passed_to_others(pack: Json, records: Records) -> str:
     """The agent passes this on to nobody."""
     about = {**records[3]["about"], "group": "either", "quorum": 1}
@@ -472,7 +477,7 @@ def with_fork_and_origin(pack: Json, records: Records) -> str:
 
 @pytest.mark.parametrize("change", [
     edited_otherwise, approved_otherwise, one_of_two, one_for_two, never_signed, other_outcome, other_group,
-    other_entry, by_deadline, never_asked, passed_to_others, another_command, another_event,
+    other_entry, by_deadline, never_asked, nobody_asked, passed_to_others, another_command, another_event,
     command_of_nobody, command_twice, with_fork, with_fork_and_origin,
 ], ids=lambda change: change.__name__)  # fmt: skip
 def test_what_people_signed_cannot_be_told_otherwise(change: Any, signed_run: Json) -> None:
@@ -536,6 +541,32 @@ def test_signatures_of_every_kind_are_right(ordered_run: Json, keys: dict[str, P
     assert [one for one in found if one.verdict == "wrong"] == []
     told = {one.what: (one.verdict, one.text[0]) for one in found}
     assert (told["decisions"], told["commands"]) == (("ok", "2"), ("ok", "7")), "two of them have undone"
+    assert told["approvals"][0] == "ok"
+
+
+def asked_about_another_tool(records: Records) -> str:
+    of_event(records, "ApprovedBefore")["about"]["tool"] = "mark"
+    return "book called at .*, and beside it mark"
+
+
+def other_end(records: Records) -> str:
+    of_event(records, "Closed")["about"]["exit_reason"] = "cancelled"
+    return "it says that the run ended as aborted, and the log cancelled"
+
+
+def asked_for_no_call(records: Records) -> str:
+    records.remove(of_event(records, "ApprovedBefore"))
+    return "book was called at .* and nobody was asked"
+
+
+def granted_by_nobody(records: Records) -> str:
+    of_event(records, "ApprovedBefore")["about"]["granted"] = "r2"
+    return "book passed by r2, and no decision on that lets later calls pass"
+
+
+def ended_otherwise(records: Records) -> str:
+    of_event(records, "Closed")["about"]["exit_reason"] = "stuck"
+    return "Closed by ada|the log has exit_reason"
 
 
 def more_money(records: Records) -> str:
@@ -611,7 +642,8 @@ def other_last_words(records: Records) -> str:
 @pytest.mark.parametrize("change", [
     more_money, for_all_calls, not_passed_on, passed_to_another, other_words_to_people, other_message,
     other_note, other_limits, other_step, other_refusal, ended_by_another, ended_by_nobody,
-    undone_by_another, other_last_words,
+    undone_by_another, other_last_words, asked_for_no_call, asked_about_another_tool, granted_by_nobody,
+    ended_otherwise, other_end,
 ], ids=lambda change: change.__name__)  # fmt: skip
 def test_no_field_of_what_was_signed_can_be_another(change: Any, ordered_run: Json) -> None:
     expected = ""
@@ -622,6 +654,45 @@ def test_no_field_of_what_was_signed_can_be_another(change: Any, ordered_run: Js
 
     found = wrong(retold(ordered_run, changed))
     assert any(re.search(expected, one.text) for one in found), found
+
+
+async def test_first_approval_and_a_bound_let_later_calls_pass(agents: AgentClient) -> None:
+    """Without what the log says of them they would be wrong."""
+    rules = (
+        ApprovalRule(tools=("mark_once",), ask="first_time"),
+        ApprovalRule(tools=("mark",), ask="never", at_most=AtMost(calls=2)),
+    )
+    lines = [("mark_once", "a"), ("mark_once", "b"), ("mark", "c"), ("mark", "d"), ("mark", "e")]
+    given = task(
+        *(calls((tool, {"line": line})) for tool, line in lines), "done", tools=("mark", "mark_once"),
+        approvals=Approvals(rules=rules), people=People(),
+    )  # fmt: skip
+    run = await begin(agents.temporal, given)
+    await decide(run, "approve")
+    await until(run, lambda status: status.requests > 0 and "mark(" in status.doing)
+    await decide(run, "approve")
+    await run.result()
+    pack = await evidence_of(agents, run.id)
+    told = {one.what: (one.verdict, one.text[0]) for one in check(pack)}
+    assert (wrong(pack), told["approvals"]) == ([], ("ok", "5"))
+
+    def without(event: str) -> list[str]:
+        def changed(_: Json, records: Records) -> None:
+            records.remove(of_event(records, event))
+
+        return [one.text for one in wrong(retold(pack, changed))]
+
+    assert "mark_once was called at" in without("ApprovedBefore")[0]
+    assert "mark was called at" in without("WithinBound")[0]
+
+
+async def test_call_that_a_condition_may_have_had_asked_about_is_named(agents: AgentClient) -> None:
+    rules = (ApprovalRule(tools=("mark",), arguments={"line": {"const": "secret"}}),)
+    given = task(calls(("mark", {"line": "x"})), "done", tools=("mark",), approvals=Approvals(rules=rules))
+    pack = await evidence_of(agents, (await ended(agents, given)).id)
+    (found,) = (one for one in check(pack) if one.what == "approvals")
+    assert (wrong(pack), found.verdict) == ([], "unknown")
+    assert found.text == "1 call made unasked; that no condition of the approvals fitted is not shown: mark"
 
 
 async def test_answer_is_to_the_words_of_the_question(agents: AgentClient, keys: dict[str, Path]) -> None:

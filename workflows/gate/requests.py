@@ -60,8 +60,8 @@ class Judged(NamedTuple):
 
     required: RequiredApproval | None
     """The approval that it needs; None: it may be made."""
-    earlier: tuple[str, ...]
-    """Who has approved such a call earlier in the run, as the log shows them; empty: nobody needed to."""
+    earlier: Grant | None
+    """The approval of such calls, given earlier in the run, by which it may be made."""
     policy: RequiredApproval
     """What the policy says of it, whoever has approved such calls."""
 
@@ -181,9 +181,9 @@ class Requests:
         budget = Budget()
         judged = self.policy.judge(call.tool, call.arguments, budget=budget, **facts)
         if judged.passes:
-            return Judged(None, (), judged)
+            return Judged(None, None, judged)
         wanted = (call.tool, call.arguments, self.policy.people.quorum_for(judged.settings), budget)
-        earlier = next((one.approvers for one in self._grants if one.holds(judged, *wanted)), ())
+        earlier = next((one for one in self._grants if one.holds(judged, *wanted)), None)
         return Judged(None if earlier else judged, earlier, judged)
 
     # -- opening --------------------

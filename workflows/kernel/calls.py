@@ -48,7 +48,10 @@ def wanted_calls(effect: Effect[Any], place: str) -> tuple[LoggedCall, ...]:
         if not isinstance(one, CallTools) and one.kind not in NO_CALLS
     ]
     calls += [
-        LoggedCall(kind="call_tools", title=_short(run.title, TITLE_CHARS), id=n) for n, run in runs.items()
+        LoggedCall(
+            kind="call_tools", title=_short(run.title, TITLE_CHARS), tool=_short(run.tool, TITLE_CHARS), id=n
+        )
+        for n, run in runs.items()
     ]
     return shortened(calls, ANSWERED_BYTES)
 
@@ -70,10 +73,8 @@ def shortened(every: Sequence[LoggedCall], room: int) -> tuple[LoggedCall, ...]:
         spared.append(size - _size(bare) if is_long else 0)
         room -= size - spared[-1]
         if room < 0:
-            hidden = sum(
-                int(one.title.split()[1]) if one.kind == "more" else 1 for one in every[len(found) :]
-            )
-            return (*found, LoggedCall(kind="more", title=f"and {hidden} more"))
+            hidden = sum(one.count for one in every[len(found) :])
+            return (*found, LoggedCall(kind="more", title=f"and {hidden} more", count=hidden))
         found.append(bare)
     for number, size in enumerate(spared):
         if size <= room:
@@ -99,6 +100,7 @@ def _each(effect: Effect[Any], answer: Any, place: str) -> Iterator[LoggedCall]:
             for (name, run), result in zip(tool_calls(effect, place).items(), answer.results, strict=False):
                 yield _made(
                     effect.kind, run.title, result.output, result.error, call=run.id, id=name,
+                    tool=_short(run.tool, TITLE_CHARS),
                     arguments=_cut_arguments(run), edited_by=run.edited_by[:TITLE_CHARS],
                     seconds=round(result.seconds, 3),
                 )  # fmt: skip

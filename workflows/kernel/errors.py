@@ -72,6 +72,7 @@ __all__ = [
     "bug_text",
     "error_named",
     "error_text",
+    "error_words",
     "is_loading",
     "restoring",
 ]
@@ -236,14 +237,20 @@ class NotLoaded(ValueError):
 
 def error_text(error: BaseException) -> str:
     """A user's error with its type in front, cut; the type alone when the text cannot be shown."""
-    name, text = type(error).__name__[:100], ""
+    name, text = type(error).__name__[:100], error_words(error)
+    return f"{name}: {text}" if text else name
+
+
+def error_words(error: BaseException) -> str:
+    """The text of a user's error, cut; empty when it has none, or it cannot be shown."""
+    text = ""
     with suppress(Exception):
         text = readable(str(error))
         if isinstance(error, ValidationError):
             text = f"{error.title}: {problems_text(error)}"
     if len(text) > ERROR_CHARS:
         text = f"{text[: ERROR_CHARS - 1]}…"
-    return f"{name}: {text}" if text else name
+    return text
 
 
 def _prefix(machine: str, state: str) -> str:

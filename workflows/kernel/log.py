@@ -23,6 +23,7 @@ from activities.contracts.titles import edited_title
 __all__ = [
     "CLOSED",
     "EDITED",
+    "EXIT_REASON",
     "FORKED",
     "MIGRATED",
     "REFUSED",
@@ -53,7 +54,9 @@ STEERED = "Steered"
 EDITED = "edited"
 """In `about` of such a record: the effect of which a person has edited calls, as it tells the model."""
 CLOSED = "Closed"
-"""Event of a record that ends a run in the middle; `reason` begins with the exit reason."""
+"""Event of a record that ends a run in the middle."""
+EXIT_REASON = "exit_reason"
+"""In `about` of such a record: how the run ended. `reason` begins with it, for people."""
 REFUSED = "AnswerRefused"
 """Event of a record by which a run asks for its answer again: it does not fit the agent's `output`."""
 ROLLED_BACK = "RolledBack"
@@ -67,9 +70,13 @@ class LoggedCall(Frozen):
     """An effect in short: what is asked for and, once it was answered, what came of it."""
 
     kind: str
-    """Of the effect; `more`: says how many there was no room for."""
+    """Of the effect; `more`: in place of those for which there was no room."""
     title: str
     """For people: `search_files(pattern="ERROR")`."""
+    tool: str = Field(default="", exclude_if=lambda tool: not tool)
+    """Of a tool's call: its name."""
+    count: int = Field(default=1, exclude_if=lambda count: count == 1)
+    """How many it stands for: of `more`, those that are left out."""
     id: str = Field(default="", exclude_if=lambda name: not name)
     """Of its activity: the same where it is asked for and where it was answered."""
     arguments: JsonObject = Field(default_factory=dict, exclude_if=lambda arguments: not arguments)
@@ -118,6 +125,8 @@ class Record(Frozen):
     """For people: why, what was called, returned or violated, in words that nobody has to read."""
     thought: str = ""
     """What the model said, as the machine read it."""
+    refused_by: tuple[str, ...] = ()
+    """Names of the machine's own rules that refused what the model wanted."""
     begins: bool = False
     """A step begins with it: it leads to the machine's step state."""
     reopens: bool = False

@@ -66,6 +66,13 @@ class Event:
     thought: str | None = None
     """What the model said, as the machine read it. None: the text of the reply since the event before, if it
     was asked for in the conversation and without a schema."""
+    refused_by: tuple[str, ...] = ()
+    """Names of the machine's own rules that refused what the model wanted; the log cuts long ones."""
+
+    def __post_init__(self) -> None:
+        names = self.refused_by
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"refused_by: expected a tuple of names, got {names!r:.100}")
 
 
 VisitEnd = tuple[Patch, Event]

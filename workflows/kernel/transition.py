@@ -64,6 +64,7 @@ from workflows.kernel.labels import brought, first_of_each, holds_text
 from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import (
     CLOSED,
+    EXIT_REASON,
     FORKED,
     REFUSED,
     ROLLED_BACK,
@@ -103,6 +104,8 @@ __all__ = [
 
 REASON_CHARS = 2_000
 """Characters of a record's reason; what a model or a tool said in full is among the messages."""
+NAME_CHARS, MOST_NAMES = 100, 20
+"""Characters of a rule's name, and the most names of one record."""
 BESIDE_CHARS = 4_000
 """Characters of a message beside the conversation in the log."""
 
@@ -321,7 +324,7 @@ def closed_before_start(  # noqa: PLR0913  # as `start` and `close` together
     state = state_name(program.machine.initial)
     snapshot = Snapshot(state, nothing, Conversation(), facts, nothing, float(now), 0, seq=seq)
     transition = Transition(program, snapshot, ledger, now)
-    transition.log_event(CLOSED, {}, by=by, reason=f"{reason}: {error}")
+    transition.log_event(CLOSED, {}, by=by, reason=f"{reason}: {error}", about={EXIT_REASON: reason})
     return replace(transition.suspension(), exit=Exit(reason=reason, error=error))
 
 
@@ -491,7 +494,10 @@ class Transition:
         if target in self.machine.final and self.ask_again(context, target, reads):
             return
         self.snapshot = replace(s, context=context, transitions=s.transitions + 1)
-        self.record(type(event).__name__, to=target, reason=event.reason, reads=reads, by=by)
+        self.record(
+            type(event).__name__, to=target, reason=event.reason, reads=reads, by=by,
+            refused_by=tuple(_cut_text(name, NAME_CHARS) for name in event.refused_by[:MOST_NAMES]),
+        )  # fmt: skip
         self.enter(target, interrupt=True)
 
     # the answer
@@ -753,7 +759,7 @@ class Transition:
             context = self.own_patch(context, self.call(self.machine.on_close, context, reason))
         self.snapshot = replace(s, context=context)
         text = f"{reason}: {error}" if error else reason
-        self.record(CLOSED, reason=text, reads=reads, by=by)
+        self.record(CLOSED, reason=text, reads=reads, by=by, about={EXIT_REASON: reason})
         result = self.call(self.machine.result, context, self.run_view())
         self.exit = result.model_copy(update={"reason": reason, "ok": False, "error": error or result.error})
         self.asked = self.live = self.breach = None
@@ -961,7 +967,7 @@ class Transition:
         self.check_own(patch)
         return self.candidate(context, patch)
 
-    def record(
+    def record(  # noqa: PLR0913  # the parts of a record that differ
         self,
         event: str,
         *,
@@ -970,14 +976,16 @@ class Transition:
         reads: tuple[str, ...] = (),
         by: str = "machine",
         error: str | None = None,
+        refused_by: tuple[str, ...] = (),
+        about: JsonObject | None = None,
     ) -> None:
         """Write down everything since the last record."""
         s, before = self.snapshot, self.logged
-        about: JsonObject = {} if self.declared.enforce else {"enforce": False}
+        about = {**({} if self.declared.enforce else {"enforce": False}), **(about or {})}
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, to=to,
             reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
-            thought=_cut_text(self.thought, REASON_CHARS),
+            thought=_cut_text(self.thought, REASON_CHARS), refused_by=refused_by,
             begins=to is not None and self.begins_step(to), of_step=self.record_step(to),
             reopens=to in self.machine.final and s.step > 0 and self.machine.on_reopen is not None,
             patch=differences(before.context, s.context),

@@ -109,8 +109,9 @@ class PendingToolCall(Call[ToolCallRecord]):
         if required is None:
             if earlier and not record.passed:
                 record.passed = True
-                text = f"{self.call.title} was approved before, by {', '.join(earlier)}"
-                run.log_event("ApprovedBefore", reason=text)
+                text = f"{self.call.title} was approved before, by {', '.join(earlier.approvers)}"
+                about = {"activity_id": self.name, "tool": self.call.tool, "rule": policy.rule}
+                run.log_event("ApprovedBefore", reason=text, about={**about, "granted": earlier.request})
             record.policy = policy if earlier or policy.rule in run.bounds.rules else None
             self._take_share(policy.rule)
             return

@@ -106,6 +106,10 @@ class _TooMuch(Exception):
     """The budget is used up."""
 
 
+UNJUDGED = (_TooMuch, Unresolvable, RecursionError, ArithmeticError)
+"""What judging a value raises that the schema cannot judge."""
+
+
 @dataclass(slots=True)
 class _Budget:
     """Counts what judging one value costs."""
@@ -152,17 +156,21 @@ class Schema:
         """Why the value does not fit; empty when it does."""
         if len(json.dumps(value, ensure_ascii=False)) > VALUE_CHARS:
             return f"it has more than {VALUE_CHARS:,} characters as JSON"
+        try:
+            return self.judged(value)
+        except UNJUDGED as error:
+            return f"`{self.name}` cannot judge it: {str(error)[:200]}"
+
+    def judged(self, value: JsonObject) -> str:
+        """The same of a value of any size. Raises one of UNJUDGED."""
         # With `$schema` or `$id` the library would go on with a validator of its own behind a reference.
         schema = {key: part for key, part in self.plain.items() if key not in {"$schema", "$id"}}
         budget = _Budget()
         keywords = {**Draft202012Validator.VALIDATORS, **SAFE_KEYWORDS}
         counted = {key: partial(budget.counted, check) for key, check in keywords.items()}
-        try:
-            # The registry is empty: the library's own would fetch schemas over the network.
-            judge = extend(Draft202012Validator, counted)(schema, registry=Registry())
-            return error_text(list(judge.iter_errors(value)))
-        except (_TooMuch, Unresolvable, RecursionError, ArithmeticError) as error:
-            return f"`{self.name}` cannot judge it: {str(error)[:200]}"
+        # The registry is empty: the library's own would fetch schemas over the network.
+        judge = extend(Draft202012Validator, counted)(schema, registry=Registry())
+        return error_text(list(judge.iter_errors(value)))
 
 
 def checked_schema(name: str, schema: JsonObject) -> Schema:
@@ -175,8 +183,10 @@ def checked_schema(name: str, schema: JsonObject) -> Schema:
     except (ValueError, ArithmeticError) as error:
         raise ValueError(f"{name}: {error}") from error
     checked = Schema(name, schema)
-    if (problem := checked.problem({})).startswith(f"`{name}` cannot judge it"):
-        raise ValueError(f"{name}: it cannot judge even an empty object: {problem.partition(': ')[2]}")
+    try:
+        checked.judged({})
+    except UNJUDGED as error:
+        raise ValueError(f"{name}: it cannot judge even an empty object: {str(error)[:200]}") from error
     return checked
 
 

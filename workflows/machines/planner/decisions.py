@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from activities.contracts import call_title
-from workflows.kernel.errors import error_text
+from workflows.kernel.errors import error_text, error_words
 from workflows.machines.authoring import AgentError, EffectError, FatalError, JsonObject, PolicyViolation
 from workflows.machines.common.json_text import clean, cut
 from workflows.machines.common.named import call_user_function
@@ -105,7 +105,7 @@ class Policy:
         try:
             problem = call_user_function("policy", validate, decision, state())
         except PolicyViolation as error:
-            return error_text(error).partition(": ")[2] or "the policy forbids it"
+            return error_words(error) or "the policy forbids it"
         except AgentError as error:
             return cause(error)
         if problem is None or isinstance(problem, str):
@@ -131,7 +131,8 @@ def cause(error: AgentError) -> str:
     """Why an effect or a hook failed, in words."""
     if isinstance(error, EffectError):
         return error.message or error.type
-    return error_text(error).removeprefix("FatalError: ")
+    words = error_words(error) if type(error) is FatalError else ""
+    return words or error_text(error)
 
 
 def confidence_of(given: Mapping[str, Any]) -> float | None:

@@ -176,9 +176,12 @@ def _close_step(c: React, status: str) -> dict[str, Any]:
     return {"newest": None, "past": Append(step)}
 
 
-def _end(reason: str, error: str = "", why: str = "", **more: Any) -> VisitEnd:
+def _end(
+    reason: str, error: str = "", why: str = "", refused_by: tuple[str, ...] = (), **more: Any
+) -> VisitEnd:
     """The run ends; `why` is for the log, where it differs from the error."""
-    return {**more, "terminated": True, "exit_reason": reason, "error": error}, Ended(why or error or reason)
+    patch = {**more, "terminated": True, "exit_reason": reason, "error": error}
+    return patch, Ended(why or error or reason, refused_by=refused_by)
 
 
 # -- validate -------------------------------------------------------------------------------------
@@ -200,11 +203,12 @@ def validate(c: React, run: Run) -> VisitEnd:
         return {**_update(c, status="validated"), "retry_reason": ""}, Accepted()
     text = violations.text
     if violations.terminal:
-        return _end("rule_violation", text, **_update(c, status="failed"))
+        failed = _update(c, status="failed")
+        return _end("rule_violation", text, refused_by=violations.rules, **failed)
     count = c.retry_count + 1
     event = Escalated if count > run.options.max_retries_before_human else Rejected
     counted = {"retry_count": count, "retry_reason": text, "last_retry_reason": text}
-    return {**_close_step(c, "failed"), **counted}, event(text)
+    return {**_close_step(c, "failed"), **counted}, event(text, refused_by=violations.rules)
 
 
 # -- action: find the tool, run it ----------------------------------------------------------------

@@ -55,12 +55,14 @@ class Violations:
 
     text: str = ""
     """Each with the name of its rule; empty: every rule holds."""
+    rules: tuple[str, ...] = ()
+    """Names of those that are violated."""
     terminal: bool = False
 
 
 def judge(rules: Sequence[Rule], step: Any, context: Any) -> Violations:
     """Run the rules in order. A rule may raise an `AgentError`; any other error is a FatalError."""
-    gathered: list[str] = []
+    gathered: list[tuple[str, str]] = []
     for rule in rules:
         message = call_user_function(f"rule {rule.name}", rule.check, step, context)
         if message is not None and not isinstance(message, str):
@@ -70,10 +72,10 @@ def judge(rules: Sequence[Rule], step: Any, context: Any) -> Violations:
                 "expected None, or what is wrong in words"
             )
         if message and rule.severity == "terminal":
-            return Violations(f"{rule.name}: {message}", terminal=True)
+            return Violations(f"{rule.name}: {message}", (rule.name,), terminal=True)
         if message:
-            gathered.append(f"{rule.name}: {message}")
-    return Violations("; ".join(gathered))
+            gathered.append((rule.name, f"{rule.name}: {message}"))
+    return Violations("; ".join(text for _, text in gathered), tuple(name for name, _ in gathered))
 
 
 def build_rules(specs: Sequence[RuleSpec], loaded: Mapping[str, RuleType]) -> tuple[Rule, ...]:

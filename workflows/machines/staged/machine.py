@@ -483,8 +483,8 @@ def build_machine(options: Options) -> Machine:
             scenarios=() if options.stages else SCENARIOS,
         )
     except DefinitionError as error:
-        named = [f"{stage.enters} is entered by {stage.name}" for stage in options.running]
-        found = "; ".join(line for line in named if line.split()[0] in str(error))
+        named = [stage for stage in options.running if stage.enters in str(error)]
+        found = "; ".join(f"{stage.enters} is entered by {stage.name}" for stage in named)
         hint = f"each must be reached, lead on to Finished, and loop only through {options.entry}"
         raise DefinitionError(f"stages: {error}; {found}; {hint}, where passes are counted") from error
 
