@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import socket
 import threading
 import time
@@ -28,7 +29,7 @@ from activities.store.converter import StrictConverter
 from activities.store.database import SqliteFile
 from tests.forked import Forked
 from tests.storekit import opened_archive
-from workflows.kernel.log import Record, chain
+from workflows.kernel.log import LoggedCall, Record, chain
 
 ROOT = Path(__file__).parents[2]
 RECORDS = tuple(
@@ -118,6 +119,27 @@ async def test_log_is_written_and_read(archive: Archive) -> None:
     )
     read = await run(activities.read_log, LogWanted(workflow_id="w", run_id="r", head=chain(RECORDS)))
     assert read == LogRead(records=archive.records("w"))
+
+
+def test_tools_that_fail_most_are_found_in_sql(archive: Archive) -> None:
+    """By the queries of the page."""
+    page = (ROOT / "docs" / "stores.md").read_text()
+    files, postgres = re.findall(r"```sql\n(.*?);\n```", page, re.DOTALL)
+    outcomes = {"pay": (None, "failed", "rejected"), "look": (None, None)}
+    calls = tuple(
+        LoggedCall(kind="call_tools", title="for people(", tool=tool, error=error)
+        for tool, errors in outcomes.items()
+        for error in errors
+    )
+    asked = LoggedCall(kind="ask_model", title="ask")
+    records = (RECORDS[0], RECORDS[1].model_copy(update={"answered": (asked, *calls)}))
+    for run_id in ("r", "r~1"):
+        given = part(run_id=run_id).model_copy(
+            update={"records": tuple(record.model_dump(mode="json") for record in records)}
+        )
+        archive.add(given)
+    query = files if isinstance(archive.database, SqliteFile) else postgres
+    assert [tuple(row) for row in archive.database.rows(query)] == [("pay", 2, 1), ("look", 2, 0)]
 
 
 def test_file_is_readable_to_its_owner_alone(tmp_path: Path) -> None:
