@@ -203,8 +203,9 @@ def _approved_for_later(view: RunView, tool: str) -> Iterator[str]:
         elif record.event == "Requested":
             rules[name] = str(about.get("rule", ""))
         elif _approves(record, tool) and name in rules:
-            is_for_later = about.get("standing_approval") or _asks_once(view.task.approvals, rules[name])
-            yield from [name] * bool(is_for_later)
+            # a standing approval may be empty: it is for all later calls of the tool
+            is_for_later = "standing_approval" in about or _asks_once(view.task.approvals, rules[name])
+            yield from [name] * is_for_later
 
 
 def _approves(record: Record, tool: str) -> bool:

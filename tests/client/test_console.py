@@ -24,8 +24,8 @@ from client.console.app import build
 from client.console.diagram import drawing
 from client.console.forms import arguments_in, fields_of
 from client.console.page import Console
-from client.console.radius import Radii, RadiusQuestion
-from client.console.run_views import RunViews
+from client.console.radius import Radii, RadiusQuestion, question_of_run
+from client.console.run_views import RunView, RunViews
 from client.errors import Unreachable
 from client.keys import Signer, new_key, signer
 from client.proof.digests import digests_of
@@ -37,9 +37,10 @@ from tests.client.conftest import ROOT
 from tests.server.conftest import real_server
 from tests.server.trials import PATIENCE, calls, eventually, task
 from workflows import registry
-from workflows.api import TASK_QUEUE, AgentSpec
+from workflows.api import TASK_QUEUE, AgentSpec, AgentTask, RunStatus
 from workflows.certificate import Certificate
 from workflows.kernel.labels import Labels
+from workflows.kernel.log import Record
 from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, Request, RequestSettings
 
 HOST = "localhost:8260"
@@ -653,6 +654,29 @@ async def test_agents_page_says_what_it_can_do_with_nobody_asked(
     assert "No call of an unsafe or keyed tool passes without a person" in nothing.text
     assert (await browser.http.get("/agent", params={"name": "no such"})).status_code == 400
     await browser.http.aclose()
+
+
+@pytest.mark.parametrize(("given", "rule", "counts"), [
+    ({"standing_approval": {}}, "effects.unsafe", True), ({}, "effects.unsafe", False),
+    ({}, "tools.pay", True),
+])  # fmt: skip
+def test_what_was_approved_for_later_counts_for_what_may_pass_unasked(
+    given: JsonObject, rule: str, counts: bool
+) -> None:
+    """Also a standing approval that names no arguments."""
+    about = {"request": "r1", "kind": "approval", "tool": "pay"}
+    place: dict[str, Any] = {"machine": "tools", "state": "act", "by": "kernel"}
+    records = (
+        Record(seq=0, event="Requested", about={**about, "rule": rule}, **place),
+        Record(seq=1, event="Decided", about={**about, "outcome": "approved", **given}, **place),
+    )
+    now = RunStatus(agent="a", machine="tools", machine_version="1", state="act", step=1)
+    approvals = Approvals(tools={"pay": "first_time"})
+    view = RunView("run", None, records, now, task=AgentTask(goal="x", machine="tools", approvals=approvals))
+    asked = question_of_run(view, "pay", {}, ())
+    assert asked is not None
+    assert asked.run is not None
+    assert asked.run.approved == (("r1",) if counts else ())
 
 
 async def test_what_the_solver_has_found_is_kept() -> None:
