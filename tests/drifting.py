@@ -91,9 +91,10 @@ def pay(c: Paid, run: Run) -> Visit:
     yield from do(AskModel(say=(Message(role="user", content=WORDS),)))
     if run.input.goal == "ask":
         yield from do(AskPerson(about="question", text=f"Pay {line}?", options=("approve", "reject")))
-    call = ToolCall(id="c", tool="mark", arguments={"line": line if run.input.goal != "tell" else "nothing"})
+    is_silent = run.input.goal in ("tell", "refuse")
+    call = ToolCall(id="c", tool="mark", arguments={"line": "nothing" if is_silent else line})
     yield from do(CallTools(calls=(call,)))
-    return {}, Over(line)
+    return {}, Over(refused_by=(line,)) if run.input.goal == "refuse" else Over(line)
 
 
 def begin(given: RunInput, options: Options) -> Paid:

@@ -115,6 +115,7 @@ def test_state_that_differs_elsewhere_is_named(kind: str) -> None:
         ("ask", r"state pay .*effect 2 \(ask_person\), text is "),
         ("keep", "state note .*patch.line is "),
         ("tell", "state pay .*reason is "),
+        ("refuse", "state pay .*refused_by.0 is "),
         ("begin", "`begin` .*context.line is "),
     ],
 )

@@ -368,6 +368,12 @@ async def test_heartbeat_shows_what_is_said_or_fails(agents: AgentClient) -> Non
     for pending, expected in (
         (PendingActivityInfo(heartbeat_details=Payloads(payloads=[said])), Heartbeat("The answer is")),
         (
+            PendingActivityInfo(
+                activity_type=ActivityType(name="ask_model"), heartbeat_details=Payloads(payloads=[said])
+            ),
+            Heartbeat("The answer is", is_of_model=True),
+        ),
+        (
             PendingActivityInfo(activity_id="think#1:0", last_failure=Failure(message="no\nanswer")),
             Heartbeat(failures={"think#1:0 attempt 0": "think#1:0 failed and is tried again: no answer"}),
         ),

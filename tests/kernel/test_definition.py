@@ -115,6 +115,12 @@ def test_fault_names_machine_and_culprit(changes: dict[str, Any], problem: str) 
     assert problem in str(raised.value)
 
 
+@pytest.mark.parametrize("names", ["no_guess", ("no_guess", 3)])
+def test_event_is_refused_by_names_alone(names: Any) -> None:
+    with pytest.raises(TypeError, match="refused_by: expected a tuple of names, got"):
+        Went("", refused_by=names)
+
+
 def test_all_faults_are_named_at_once() -> None:
     """A row without a function and fields that do not exist: one error has them all, paths are left out."""
     table = {**GOOD["table"], S.LOST: {Went: S.END}}

@@ -211,6 +211,16 @@ def test_log_names_the_rules_that_rejected_a_thought() -> None:
     assert [one.refused_by for one in run.records if one.refused_by] == [("no", "forbid_guessing")]
 
 
+def test_long_name_of_a_rule_is_cut_in_the_log() -> None:
+    def made(spec: Any) -> Rule:
+        return Rule("n" * 10_000, "retryable", lambda step, context: "no")
+
+    run = react(GUESS, options=rule("long"), own={"long": made})
+    (name,) = next(one.refused_by for one in run.records if one.refused_by)
+    assert name.startswith("n" * 100)
+    assert len(name) < 200
+
+
 def test_rejection_is_repeated_when_the_question_failed() -> None:
     run = react(GUESS, DOWN, final())
     assert "forbid_guessing" in run.newest
