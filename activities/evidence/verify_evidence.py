@@ -93,6 +93,8 @@ ASKING = {"always", "first_time"}
 """Modes of an approval with which people are asked."""
 NEVER_UNASKED = {*ASKING, "reject"}
 """Those with which no call is made unasked."""
+EFFECTS = ("pure", "read", "idempotent", "keyed", "unsafe")
+"""Of tools."""
 HARMLESS = ("pure", "read")
 """Effects of tools whose calls the result does not name."""
 RESULT_CALLS = 1_000
@@ -112,6 +114,8 @@ UNNAMED = {"Closed": "abort", "Compensated": "rollback"}
 """Others, whose record does not name it."""
 PASSED_DOWN = {"pause", "resume"}
 """Commands that a run passes to its inner runs, with the signature for the run above."""
+AFTER_THE_END = {"RefusedCommand", "RefusedDecision", "Withdrawn"}
+"""Events that may follow on the one that ends a run."""
 VERIFIED = " (verified)"
 """How the log marks whose signature was checked."""
 
@@ -521,8 +525,9 @@ def _check_result(run: Evidence) -> Iterator[Finding]:
         if (one["request"], one["outcome"]) not in closed:
             others.append("decisions")
             yield wrong("result", f"it says that {one['request']} was {one['outcome']}; the log does not")
-    ended = run.own[-1].get("about", {}).get("exit_reason", result["exit_reason"]) if run.own else ""
-    if ended != result["exit_reason"]:
+    last: Json = next((one for one in reversed(run.own) if one["event"] not in AFTER_THE_END), {})
+    ended = last.get("about", {}).get("exit_reason")
+    if last.get("event") == "Closed" and ended != result["exit_reason"]:
         others.append("exit_reason")
         yield wrong("result", f"it says that the run ended as {result['exit_reason']}, and the log {ended}")
     if not others:
@@ -781,8 +786,7 @@ def _entries(approvals: Json, tool: str, effect: str = "") -> Iterator[tuple[str
     elif effect:
         yield f"effects.{effect}", modes.get(effect, "never"), {}
     else:
-        yield from ((f"effects.{name}", mode, {}) for name, mode in modes.items())
-        yield "", "never", {}  # those of effects that are not named
+        yield from ((f"effects.{name}", modes.get(name, "never"), {}) for name in EFFECTS)
 
 
 def _other_digest(run: Evidence, about: Json, record: Json) -> str:
@@ -1402,9 +1406,11 @@ def _approved(run: Evidence, made: Made) -> Iterator[Finding]:
 def _approvals(run: Evidence) -> dict[str, tuple[Json, Json]]:
     """By place what people were asked about a call, and what let it be made; empty: nothing did."""
     found: dict[str, tuple[Json, Json]] = {}
+    done = set[str]()
     for record in run.own:
         event, about = record["event"], record.get("about", {})
-        if "request" not in about or about.get("kind") != "approval":
+        done |= {call.get("id", "") for call in record.get("answered", ())}
+        if "request" not in about or about.get("kind") != "approval" or about["activity_id"] in done:
             continue
         place = about["activity_id"]
         if event == "Requested":
@@ -1421,106 +1427,115 @@ def _approvals(run: Evidence) -> dict[str, tuple[Json, Json]]:
 def _unasked(run: Evidence, made: Made) -> Iterator[Finding]:
     """Calls of tools by the agent's approvals: one that these never let pass unasked was made by an approval,
     its own or an earlier one, or within the bound of its rule."""
+    places = [place for place, found in made.places.items() if any(kind == "call_tool" for kind, _ in found)]
     if not run.task:
+        text = "without a result nothing says who must approve the calls"
+        yield from [unknown("approvals", text)] if places else []
         return
-    why, tools = Passes.of(run), _tools(run, made)
+    calls = Called.of(run)
     entries = functools.cache(lambda tool, effect: [*_entries(run.task["approvals"], tool, effect)])
     passed, unshown = 0, Counter[str]()
-    for place, found in made.places.items():
-        if all(kind != "call_tool" for kind, _ in found):
-            continue
-        tool, effects, seq = tools.get(place, ("", ("",), 0))
-        verdict, text = _judged(
-            place, tool, [one for effect in effects for one in entries(tool, effect)], why
-        )
+    for place in places:
+        tool = calls.tools.get(place, "")
+        may = [one for effect in calls.effects(place) for one in entries(tool, effect)]
+        verdict, text = _judged(may, tool in calls.let.get(place, ()), calls.within.get(place, set()))
+        if tool != (named := calls.of_result.get(place, tool)):
+            verdict, text = "wrong", f"the result has {named} called there"
+        elif verdict == "wrong" and not tool:
+            verdict = "unknown"
         passed += verdict == "ok"
-        unshown[tool or "(no room in the log to name it)"] += verdict == "unknown"
-        yield from _wrong_if(f"record {seq}", text)
+        unshown[tool or "calls that the log does not name"] += verdict == "unknown"
+        if verdict == "wrong":
+            yield wrong(f"record {calls.records.get(place, 0)}", f"{tool} was called at {place}; {text}")
     if passed:
         yield ok("approvals", f"{counted(passed, 'call')} made by an approval, or within a bound")
     if unshown.total():
         names = ", ".join(sorted(name for name, count in unshown.items() if count))
-        text = f"{counted(unshown.total(), 'call')} made unasked; that no condition of the approvals fitted"
-        yield unknown("approvals", f"{text} is not shown: {names}")
+        text = f"{counted(unshown.total(), 'call')} made unasked; that the agent lets them is not shown"
+        yield unknown("approvals", f"{text}: {names}")
 
 
 def _judged(
-    place: str, tool: str, entries: Iterable[tuple[str, str, Json]], why: Passes
+    entries: Sequence[tuple[str, str, Json]], is_let: bool, within: set[str]
 ) -> tuple[Verdict | None, str]:
-    """Whether a call could be made that these entries of the approvals may decide about, and what is wrong;
-    None: it needed nobody."""
-    others = {why.tools.get(place, tool), why.of_result.get(place, tool)} - {tool}
-    if tool and others:
-        return "wrong", f"the log has {tool} called at {place}, and beside it {', '.join(sorted(others))}"
+    """Whether a call could be made that these entries of the approvals may decide about, and why not; None:
+    it needed nobody. `within`: the rules in whose bounds it passed."""
     modes = {entry: mode for entry, mode, _ in entries}
     bounds = {entry for entry, mode, rule in entries if mode == "never" and rule.get("at_most")}
     asking = {entry for entry, mode in modes.items() if mode in NEVER_UNASKED} | bounds
-    if place in why.let or why.within.get(place, set()) & bounds:
+    if not asking:
+        return None, ""
+    if is_let or within & bounds:
         return "ok", ""
-    if tool and asking == modes.keys():
-        said = ", ".join(f"{entry}: {mode}" for entry, mode in modes.items())
-        return (
-            "wrong",
-            f"{tool} was called at {place} and nobody was asked; the agent's approvals have {said}",
-        )
-    return ("unknown" if asking or not tool else None), ""
+    said = ", ".join(f"{entry}: {mode}" for entry, mode in modes.items())
+    verdict: Verdict = "wrong" if asking == modes.keys() else "unknown"
+    return verdict, f"nobody was asked, and the agent's approvals have {said}"
 
 
 @dataclass
-class Passes:
-    """Why calls could be made, as the log has it, by place."""
+class Called:
+    """The calls of tools that the log and the result have, by place; and why they could be made."""
 
-    let: set[str] = field(default_factory=set)
-    """Those that an approval let pass: their own, a deadline, an earlier one."""
     tools: dict[str, str] = field(default_factory=dict)
-    """The tool that it was for."""
+    records: dict[str, int] = field(default_factory=dict)
+    """The last record that has the call."""
+    done: dict[str, str | None] = field(default_factory=dict)
+    """Those that have ended, with their error."""
+    let: dict[str, set[str]] = field(default_factory=dict)
+    """The tools for which an approval, a deadline or an earlier approval let a call pass, before it ended."""
     within: dict[str, set[str]] = field(default_factory=dict)
-    """The rules within whose bounds they passed."""
+    """The rules in whose bounds it passed."""
     of_result: dict[str, str] = field(default_factory=dict)
     """The tool by the result."""
+    known: dict[str, str] = field(default_factory=dict)
+    """Effects of tools that change something."""
+    by_place: dict[str, str] = field(default_factory=dict)
+    """The same of calls."""
+    has_all: bool = False
+    """The result has room for all such calls."""
 
     @classmethod
-    def of(cls, run: Evidence) -> Passes:
+    def of(cls, run: Evidence) -> Called:
         """What the run's own records and its result say."""
-        asked = _approvals(run)
-        found = cls({place for place, (_, let) in asked.items() if let})
-        found.tools = {
-            place: about["tool"] for place, (about, _) in asked.items() if "withdrawn" not in about
-        }
-        found.of_result = {place_of(call["activity_id"]): call["tool"] for call in _result_calls(run)}
+        found = cls()
         for record in run.own:
-            about = record.get("about", {})
-            if record["event"] == "ApprovedBefore":
-                found.let.add(about["activity_id"])
-                found.tools[about["activity_id"]] = about["tool"]
-            elif record["event"] == "WithinBound":
-                rules = found.within.setdefault(about["activity_id"], set())
-                rules.update(bound["rule"] for bound in about["bounds"])
+            found._add(record)
+        for place, (about, let) in _approvals(run).items():
+            if let:
+                found.let.setdefault(place, set()).add(about["tool"])
+        calls = (run.result or {}).get("calls") or []
+        found.has_all = run.result is not None and len(calls) < RESULT_CALLS
+        for call in calls:
+            place = place_of(call["activity_id"])
+            found.of_result[place], found.by_place[place] = call["tool"], call["effect"]
+            if place in found.records:  # those of inner runs are elsewhere
+                found.known[call["tool"]] = call["effect"]
+            if place not in found.done:  # new code may have changed what was asked for
+                found.tools[place] = call["tool"]
         return found
 
+    def _add(self, record: Json) -> None:
+        about, place = record.get("about", {}), str(record.get("about", {}).get("activity_id"))
+        if record["event"] == "ApprovedBefore" and place not in self.done:
+            self.let.setdefault(place, set()).add(about["tool"])
+        elif record["event"] == "WithinBound" and place not in self.done:
+            self.within.setdefault(place, set()).update(bound["rule"] for bound in about["bounds"])
+        section, _, effect = str(about.get("rule", "")).partition(".")
+        if section == "effects" and about.get("tool"):
+            self.known[about["tool"]] = effect
+        for call in (*record.get("asked", ()), *record.get("answered", ())):
+            if call.get("id"):
+                self.records[call["id"]] = record["seq"]
+            if call.get("tool"):
+                self.tools[call["id"]] = call["tool"]
+        self.done |= {one["id"]: one.get("error") for one in record.get("answered", ()) if one.get("id")}
 
-def _result_calls(run: Evidence) -> list[Json]:
-    """Calls that have changed something, by the run's result; those of inner runs have other places."""
-    return (run.result or {}).get("calls") or []
-
-
-def _tools(run: Evidence, made: Made) -> dict[str, tuple[str, tuple[str, ...], int]]:
-    """By place the tool that was called there by the log, its effects that are possible, and the record that
-    says so. What the result does not have, although it has room, changes nothing."""
-    calls = _result_calls(run)
-    of_place = {place_of(call["activity_id"]): call["effect"] for call in calls}
-    of_tool = {call["tool"]: call["effect"] for call in calls if place_of(call["activity_id"]) in made.places}
-    has_all = run.result is not None and len(calls) < RESULT_CALLS
-    found: dict[str, tuple[str, tuple[str, ...], int]] = {}
-    for record in run.own:
-        for kind in ("asked", "answered"):
-            for call in record.get(kind, ()):
-                if not (tool := call.get("tool")):
-                    continue
-                effect = of_place.get(call["id"]) or of_tool.get(tool, "")
-                is_harmless = has_all and kind == "answered" and call.get("error") not in NOT_MADE
-                found[call["id"]] = tool, HARMLESS if is_harmless and not effect else (effect,), record["seq"]
-    return found
+    def effects(self, place: str) -> tuple[str, ...]:
+        """The effects that the call may have had. What has ended and is not in the result, although that has
+        room, has changed nothing."""
+        effect = self.by_place.get(place) or self.known.get(self.tools.get(place, ""), "")
+        is_harmless = self.has_all and place in self.done and self.done[place] not in NOT_MADE
+        return HARMLESS if is_harmless and not effect else (effect,)
 
 
 def _not_granted(run: Evidence, about: Json, approved: dict[str, tuple[Json, Json]]) -> str:
@@ -1528,13 +1543,15 @@ def _not_granted(run: Evidence, about: Json, approved: dict[str, tuple[Json, Jso
     before: what was asked, and the decision."""
     tool, rule, name = (about.get(key) for key in ("tool", "rule", "granted"))
     asked, decided = approved.get(str(name), ({}, {}))
-    modes = {entry: mode for entry, mode, _ in _entries(run.task["approvals"], str(tool))} if run.task else {}
+    modes = {
+        entry: mode
+        for entry, mode, entry_rule in (_entries(run.task["approvals"], str(tool)) if run.task else ())
+        if mode in ASKING or entry_rule.get("at_most")
+    }
     if run.task and rule not in modes:
-        return f"{tool} passed by the entry {rule} of the approvals, which is not about it"
-    if asked.get("tool") == tool and decided.get("standing_approval") is not None:
-        return ""
+        return f"{tool} passed by the entry {rule} of the approvals, which asks nobody about it"
     is_once = modes.get(str(rule), "first_time") == "first_time" and asked.get("rule") == rule
-    if asked.get("tool") == tool and is_once:
+    if asked.get("tool") == tool and (is_once or decided.get("standing_approval") is not None):
         return ""
     return f"{tool} passed by {name}, and no decision on that lets later calls pass"
 

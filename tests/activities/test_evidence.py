@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from activities.contracts import ArchiveRequest, ToolSpec
+from activities.contracts import ArchiveRequest, ToolEffect, ToolSpec
 from activities.evidence import verify_evidence
 from activities.evidence.events import attested, public_text
 from activities.evidence.verify_evidence import Finding, Json, canonical, chained, check, unknown
@@ -44,6 +44,7 @@ from tests.activities.evidencekit import (
     parts_of,
 )
 from workflows.api import WORKFLOW_TYPE, AgentSpec, AgentTask
+from workflows.engine.calls.done import HARMLESS, MAX_CALLS
 from workflows.engine.calls.records import NOT_MADE
 from workflows.gate.approvals import ApprovalPolicy
 from workflows.gate.decisions import IMMEDIATE, PASSED_DOWN
@@ -278,7 +279,7 @@ def test_agent_says_whom_each_entry_of_its_approvals_asks() -> None:
     people = People(groups=groups, kinds={"approval": RequestSettings(group="desk")})
     given = {"approvals": approvals.model_dump(mode="json"), "people": people.model_dump(mode="json")}
     known = {
-        "pay": ["rules.0", "rules.3", "effects.unsafe", "effects.keyed"], "look": [],
+        "pay": ["rules.0", "rules.3", "effects.keyed", "effects.unsafe"], "look": [],
         "write": ["rules.2"], "pay_once": ["rules.0", "rules.3", "rules.4"],
         "list": ["rules.3", "tools.list"], "read": ["rules.3"],
     }  # fmt: skip
@@ -322,6 +323,9 @@ def test_verifier_knows_the_words_of_this_release(tmp_path: Path) -> None:
     assert {*PASSED_DOWN} == verify_evidence.PASSED_DOWN
     assert {*get_args(EventName)} - {"Warned"} == verify_evidence.OF_REQUESTS
     assert DEFAULT_EFFECT_MODES == verify_evidence.USUAL_MODES
+    assert get_args(ToolEffect) == verify_evidence.EFFECTS
+    assert ({*verify_evidence.HARMLESS}, verify_evidence.RESULT_CALLS) == (HARMLESS, MAX_CALLS)
+    assert {*get_args(ApprovalMode)} - {"never", "rules"} == verify_evidence.NEVER_UNASKED
     assert {*get_args(ApprovalMode)} - {"never", "rules", "reject"} == verify_evidence.ASKING
     assert verify_evidence.NOT_MADE - {"depth_limit", "inner_machine"} == NOT_MADE
     assert verify_evidence.NO_ACTIVITY - {"more"} == NO_CALLS - {"ask_model"}

@@ -115,7 +115,7 @@ def test_fault_names_machine_and_culprit(changes: dict[str, Any], problem: str) 
     assert problem in str(raised.value)
 
 
-@pytest.mark.parametrize("names", ["no_guess", ("no_guess", 3)])
+@pytest.mark.parametrize("names", ["no_guess", ("no_guess", 3), {"no_guess"}, None])
 def test_event_is_refused_by_names_alone(names: Any) -> None:
     with pytest.raises(TypeError, match="refused_by: expected a tuple of names, got"):
         Went("", refused_by=names)

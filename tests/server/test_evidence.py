@@ -423,7 +423,16 @@ def never_asked(pack: Json, records: Records) -> str:
 def nobody_asked(pack: Json, records: Records) -> str:
     """Nothing is left of the request."""
     del records[6:8], records[3]
-    return "mark_once was called at .* nobody was asked; the agent's approvals have effects.unsafe: always"
+    return "mark_once was called at .* nobody was asked, and the agent's approvals have effects.unsafe"
+
+
+def asked_too_late(pack: Json, records: Records) -> str:
+    """They are asked, and decide, when the call has ended."""
+    late = [records[number] for number in (3, 6, 7)]
+    del records[6:8], records[3]
+    at = records.index(of_event(records, "Requested"))
+    records[at:at] = late
+    return "mark_once was called at .* nobody was asked"
 
 
 def passed_to_others(pack: Json, records: Records) -> str:
@@ -477,7 +486,8 @@ def with_fork_and_origin(pack: Json, records: Records) -> str:
 
 @pytest.mark.parametrize("change", [
     edited_otherwise, approved_otherwise, one_of_two, one_for_two, never_signed, other_outcome, other_group,
-    other_entry, by_deadline, never_asked, nobody_asked, passed_to_others, another_command, another_event,
+    other_entry, by_deadline, never_asked, nobody_asked,
+    asked_too_late, passed_to_others, another_command, another_event,
     command_of_nobody, command_twice, with_fork, with_fork_and_origin,
 ], ids=lambda change: change.__name__)  # fmt: skip
 def test_what_people_signed_cannot_be_told_otherwise(change: Any, signed_run: Json) -> None:
@@ -546,7 +556,7 @@ def test_signatures_of_every_kind_are_right(ordered_run: Json, keys: dict[str, P
 
 def asked_about_another_tool(records: Records) -> str:
     of_event(records, "ApprovedBefore")["about"]["tool"] = "mark"
-    return "book called at .*, and beside it mark"
+    return "book was called at .*; nobody was asked"
 
 
 def other_end(records: Records) -> str:
@@ -556,7 +566,14 @@ def other_end(records: Records) -> str:
 
 def asked_for_no_call(records: Records) -> str:
     records.remove(of_event(records, "ApprovedBefore"))
-    return "book was called at .* and nobody was asked"
+    return "book was called at .*; nobody was asked"
+
+
+def asked_afterwards(records: Records) -> str:
+    passed = of_event(records, "ApprovedBefore")
+    records.remove(passed)
+    records.insert(-1, passed)
+    return "book was called at .*; nobody was asked"
 
 
 def granted_by_nobody(records: Records) -> str:
@@ -642,8 +659,8 @@ def other_last_words(records: Records) -> str:
 @pytest.mark.parametrize("change", [
     more_money, for_all_calls, not_passed_on, passed_to_another, other_words_to_people, other_message,
     other_note, other_limits, other_step, other_refusal, ended_by_another, ended_by_nobody,
-    undone_by_another, other_last_words, asked_for_no_call, asked_about_another_tool, granted_by_nobody,
-    ended_otherwise, other_end,
+    undone_by_another, other_last_words, asked_for_no_call, asked_afterwards,
+    asked_about_another_tool, granted_by_nobody, ended_otherwise, other_end,
 ], ids=lambda change: change.__name__)  # fmt: skip
 def test_no_field_of_what_was_signed_can_be_another(change: Any, ordered_run: Json) -> None:
     expected = ""
@@ -692,7 +709,7 @@ async def test_call_that_a_condition_may_have_had_asked_about_is_named(agents: A
     pack = await evidence_of(agents, (await ended(agents, given)).id)
     (found,) = (one for one in check(pack) if one.what == "approvals")
     assert (wrong(pack), found.verdict) == ([], "unknown")
-    assert found.text == "1 call made unasked; that no condition of the approvals fitted is not shown: mark"
+    assert found.text == "1 call made unasked; that the agent lets them is not shown: mark"
 
 
 async def test_answer_is_to_the_words_of_the_question(agents: AgentClient, keys: dict[str, Path]) -> None:

@@ -71,7 +71,7 @@ class Event:
 
     def __post_init__(self) -> None:
         names = self.refused_by
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
             raise TypeError(f"refused_by: expected a tuple of names, got {names!r:.100}")
 
 
