@@ -282,8 +282,10 @@ class Evidence:
             (n for n, one in enumerate(self.records) if one["event"] == "Forked" and "back_to" in one),
             default=-1,
         )
-        self.own = self.records[max(forked, 0) :]
         self.result = None if log["result"] is None else json.loads(log["result"])
+        if forked < 0 and (self.result or {}).get("origin"):  # it was ended before it began
+            forked = len(self.records) - 1
+        self.own = self.records[max(forked, 0) :]
         self.events = [(one["execution"], event) for one in histories for event in one["events"]]
         self.begins = bool(self.events) and not self.events[0][1].get("continues")
         last = histories[-1] if histories else {"execution": ""}
@@ -493,8 +495,8 @@ def _of_fork(run: Evidence, count: int) -> Finding:
     """What counts as the source's. Only a run that was begun as a fork has such records."""
     names = ("workflow_id", "run_id", "step")
     about = run.own[0].get("about", {})
-    forked = {name: about.get(name) for name in names}
     origin = (run.result or {}).get("origin") or {}
+    forked = {name: about.get(name, origin.get(name)) for name in names}
     what, source = f"record {run.own[0]['seq']}", f"run {forked['workflow_id']} ({forked['run_id']})"
     if run.result is not None and forked != {name: origin.get(name) for name in names}:
         of = f"run {origin['workflow_id']} ({origin['run_id']})" if origin else "none"
@@ -1510,7 +1512,7 @@ class Called:
             found.of_result[place], found.by_place[place] = call["tool"], call["effect"]
             if place in found.records:  # those of inner runs are elsewhere
                 found.known[call["tool"]] = call["effect"]
-            if place not in found.done:  # new code may have changed what was asked for
+            if place not in found.done or place not in found.tools:  # new code may have changed it
                 found.tools[place] = call["tool"]
         return found
 

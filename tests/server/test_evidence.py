@@ -27,8 +27,9 @@ from activities.evidence.verify_evidence import (
 from activities.keyfiles import private_key
 from activities.settings import Settings
 from client.errors import RatchetError, UnknownRun
+from client.history.checkpoints import source_of
 from client.history.evidence import evidence_of, with_signature
-from client.history.fork import ForkChanges
+from client.history.fork import ForkChanges, forked_task
 from client.keys import new_key, signer
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
@@ -304,6 +305,21 @@ async def test_run_that_ended_before_it_began_has_one_record(agents: AgentClient
     pack = await evidence_of(agents, run.id)
     assert [json.loads(text)["event"] for text in pack["log"]["records"]] == ["Closed"]
     assert (wrong(pack), verdicts(pack)["result"]) == ([], "ok")
+
+
+async def test_fork_that_ended_before_it_began_is_right(agents: AgentClient, own: Settings) -> None:
+    """Its source's records stand in its log, and none says where they end."""
+    source = await ended(agents, task("I think.", "FINAL ANSWER: done", machine="react"))
+    given = forked_task(await source_of(agents, source.id), 2)
+    run = await begin(agents.temporal, given, task_queue="forked early")
+    await run.cancel()
+    async with build_worker(agents.temporal, own, "forked early"):
+        await run.result()
+    pack = await evidence_of(agents, run.id)
+    assert json.loads(pack["log"]["records"][-1])["event"] == "Closed"
+    assert len(pack["log"]["records"]) > 1
+    found = verdicts(pack)
+    assert (wrong(pack), found["result"], found["fork"]) == ([], "ok", "unknown")
 
 
 async def test_unknown_run_has_no_evidence(agents: AgentClient) -> None:
