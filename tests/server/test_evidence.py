@@ -52,6 +52,7 @@ from tests.server.trials import (
 )
 from worker import build_worker
 from workflows.api import TASK_QUEUE
+from workflows.certificate import Certificate
 from workflows.gate.stuck import StuckSettings
 from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings, StandingApproval
 from workflows.status import RunResult
@@ -309,8 +310,15 @@ async def test_run_that_ended_before_it_began_has_one_record(agents: AgentClient
 
 async def test_fork_that_ended_before_it_began_is_right(agents: AgentClient, own: Settings) -> None:
     """Its source's records stand in its log, and none says where they end."""
-    source = await ended(agents, task("I think.", "FINAL ANSWER: done", machine="react"))
-    given = forked_task(await source_of(agents, source.id), 2)
+    asks = task(calls(("mark_once", {"line": "x"})), "done", tools=("mark_once",), **CAREFUL)
+    source = await begin(agents.temporal, asks)
+    await decide(source, "approve")
+    await source.result()
+    proof = Certificate(
+        digest="0" * 64, complete=True, machine="tools", version="1", ratchet="", code={}, table="",
+        options_schema="", options={}, tools=(),
+    )  # fmt: skip
+    given = forked_task(await source_of(agents, source.id), 2).model_copy(update={"certificate": proof})
     run = await begin(agents.temporal, given, task_queue="forked early")
     await run.cancel()
     async with build_worker(agents.temporal, own, "forked early"):
