@@ -105,6 +105,10 @@ async def lengths(run: Run) -> list[int]:
     return [one.event_id for one, next in pairwise(events) if ALONE.search(EventType.Name(next.event_type))]
 
 
+INNER = re.compile(r"NAME/[0-9a-f]{8}/")
+"""How ids of inner runs begin: with the name of the outer run, and a part of its run id."""
+
+
 class Kills:
     """Runs of one kind whose workers are killed once they have come to a certain event."""
 
@@ -137,7 +141,7 @@ class Kills:
         assert found.is_clean, found
         records = [record for log in logs for record in log]
         looked_up = any(one.event == "Reconciled" or one.about.get("kind") == "outcome" for one in records)
-        return run, "" if looked_up else DIGEST.sub("#", same(logs[0], name))
+        return run, "" if looked_up else INNER.sub("NAME/#/", DIGEST.sub("#", same(logs[0], name)))
 
     async def look_after(self, name: str) -> None:
         """Decide what the run and its inner runs ask, until it ends."""
