@@ -65,9 +65,8 @@ def expected_answer(name: str) -> str:
     return "\n".join(f"{before}{answer_of(one)}" for one in names_in(kind, name))
 
 
-def _model(form: str) -> ModelSpec:
-    # a stalled reply ends by it, a reply on a busy machine must not
-    return ModelSpec(provider="openai", name=form, timeout_seconds=12)
+def _model(form: str, seconds: float) -> ModelSpec:
+    return ModelSpec(provider="openai", name=form, timeout_seconds=seconds)
 
 
 STAGES = [
@@ -92,10 +91,11 @@ ROLES = {
 MACHINES = {"simple": "planner", "nested": "nester", "long": "tools", "rolled": "tools"}
 
 
-def task_of(kind: str, name: str, **more: Any) -> AgentTask:
-    """A run of this kind. Unsafe calls wait for a person."""
+def task_of(kind: str, name: str, seconds: float = 12, **more: Any) -> AgentTask:
+    """A run of this kind. Unsafe calls wait for a person; a model has these seconds to answer."""
     form = kind if kind in OPTIONS else "tools"
     options: Any = dict(OPTIONS[form])
+    forms = ROLES.get(kind, {"default": form})
     if kind == "nested":
         inner = [
             {
@@ -109,7 +109,7 @@ def task_of(kind: str, name: str, **more: Any) -> AgentTask:
         options = {"inner": inner, "together": True}
     given = {
         "goal": f"Do all for {name}", "machine": MACHINES.get(kind, kind), "options": options, "tools": TOOLS,
-        "models": {role: _model(one) for role, one in ROLES.get(kind, {"default": form}).items()},
+        "models": {role: _model(one, seconds) for role, one in forms.items()},
         "heartbeat_seconds": 3, "limits": {"model_calls": 400}, "people": {"on_trouble": "ask"},
     }  # fmt: skip
     return AgentTask.model_validate({**given, **more})
