@@ -19,7 +19,7 @@ import typer
 from client.agents.yaml import nearest, parse
 from client.cli import render, render_requests
 from client.cli.app import COMMANDS
-from client.cli.edited_arguments import Draft, arguments_from, number_hint
+from client.cli.edited_arguments import Draft, arguments_from
 from client.cli.inbox import open_requests
 from client.cli.interactive import confirm, person_here
 from client.cli.options import By, CommonOptions, Json, RunName, command
@@ -187,7 +187,7 @@ async def edit(
     async def content(seen: AnyRequest) -> dict[str, Any]:
         if args is not None:
             arguments = arguments_from(args, "--args")
-            return {"text": comment, "arguments": arguments, "draft": number_hint()}
+            return {"text": comment, "arguments": arguments}
         if seen.arguments is None:
             raise UsageError(f"the arguments of {seen.id} are not known here; give all new ones with --args")
         draft = Draft(seen.arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -19,16 +18,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from activities.contracts import JsonObject
 from client.agents.yaml import parse
-from client.cli.output import note
 from client.cli.render import notes
-from client.errors import RatchetError, UsageError
+from client.errors import UsageError
 from client.runs.words import plain
 from workflows.kernel.canonical import canonical
 
-__all__ = ["Draft", "arguments_from", "number_hint"]
+__all__ = ["Draft", "arguments_from"]
 
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
-_NUMBER_EXPECTED = re.compile(r"is not of type '(integer|number)'")
 
 
 class Draft:
@@ -69,7 +66,7 @@ class Draft:
     @contextmanager
     def sending(self) -> Iterator[None]:
         """The body sends what was edited; without an error the file is removed."""
-        with self._kept_after_an_error(), number_hint():
+        with self._kept_after_an_error():
             yield
         if self._path is not None:
             self._path.unlink(missing_ok=True)
@@ -92,17 +89,6 @@ class Draft:
                 notes().print(f"your text is kept in {plain(str(self._path))}", soft_wrap=True)
             elif self._path is not None:
                 self._path.unlink()
-
-
-@contextmanager
-def number_hint() -> Iterator[None]:
-    """The body sends arguments; if a text stands where the tool takes a number, say how one is written."""
-    try:
-        yield
-    except RatchetError as error:
-        if found := _NUMBER_EXPECTED.search(str(error)):
-            note(f"an argument of type {found[1]} is written as a bare number, such as 4800")
-        raise
 
 
 def arguments_from(text: str, source: str) -> JsonObject:

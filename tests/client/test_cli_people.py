@@ -187,7 +187,7 @@ async def test_edited_arguments_are_shown_and_sent_with_the_types_of_the_tool(
     run = await asked(agents, "cli-typed")
     wrong = await say("edit", run, "--args", "{line: cli-typed, seconds: soon}")
     assert (wrong.code, "seconds: 'soon' is not of type 'number'" in wrong.err) == (3, True), wrong.err
-    assert "written as a bare number" in wrong.err
+    assert "a number is written bare" in wrong.err
     done = await say("edit", run, "--args", '{line: cli-typed, seconds: "0"}', "-m", "at once")
     assert '"seconds": 0' in done.out, done.err
     assert (await agents.result(run)).ok

@@ -271,10 +271,12 @@ def _value_of(text: str, wanted: set[str]) -> JsonValue:
 
 
 def _error_text(errors: list[ValidationError], schema: JsonObject, word: str) -> str:
-    names = schema.get("properties")
+    names, text = schema.get("properties"), error_text(errors)
+    if any(one.validator == "type" and one.validator_value in ("integer", "number") for one in errors):
+        text = f"{text}; a number is written bare, such as 4800"
     if isinstance(names, dict) and any(not error.absolute_path for error in errors):
-        return f"{error_text(errors)}; its {word} are: {', '.join(names)[:500] or 'none'}"
-    return error_text(errors)
+        return f"{text}; its {word} are: {', '.join(names)[:500] or 'none'}"
+    return text
 
 
 def _fill_in(validator: Any, schema: Any, arguments: JsonObject) -> None:

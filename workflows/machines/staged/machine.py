@@ -448,7 +448,7 @@ def most_calls(options: Options, replies: float) -> float:
 
 
 def build_machine(options: Options) -> Machine:
-    """The machine of these stages. Raises DefinitionError naming the stages whose lifecycle is not sound."""
+    """The machine of these stages. Raises DefinitionError where their lifecycle is not sound."""
     made = Lifecycle(options)
     try:
         return Machine(
@@ -483,10 +483,9 @@ def build_machine(options: Options) -> Machine:
             scenarios=() if options.stages else SCENARIOS,
         )
     except DefinitionError as error:
-        named = [stage for stage in options.running if stage.enters in str(error)]
-        found = "; ".join(f"{stage.enters} is entered by {stage.name}" for stage in named)
+        entered = "; ".join(f"{stage.enters} is entered by {stage.name}" for stage in options.running)
         hint = f"each must be reached, lead on to Finished, and loop only through {options.entry}"
-        raise DefinitionError(f"stages: {error}; {found}; {hint}, where passes are counted") from error
+        raise DefinitionError(f"stages: {error}; {entered}; {hint}, where passes are counted") from error
 
 
 MACHINE = build_machine(Options())
