@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
@@ -38,7 +38,7 @@ from activities.contracts import (
     ToolsReturned,
     do,
 )
-from tests.kernel.random_machines import answer, plans, program
+from tests.kernel.random_machines import Plan, answer, plans, program
 from workflows.api import AgentTask, Fork, Origin
 from workflows.kernel.calls import answered
 from workflows.kernel.context import Context
@@ -120,18 +120,18 @@ def test_both_ways_of_resuming_give_the_same_step(found: Any, numbers: list[int]
 
 
 @given(plans, seeds, st.integers(0, 30))
+@example([Plan((), False, (0,)), Plan(("ask",), False, (0,))], [1] * 60, 1)  # asks in its second state
 def test_rollback_and_fork_begin_the_step_again(found: Any, numbers: list[int], wanted: int) -> None:
     run = program(found)
     step, log, steps = start(run, now=1), list[Record](), dict[int, Suspension]()
     log += step.records
-    steps[step.snapshot.step] = step
     for number in numbers:
+        if step.snapshot.moments == () and step.asked and step.snapshot.state == "s0":
+            steps.setdefault(step.snapshot.step, step)
         if step.effect is None:
             break
         step = advance(step, answer(step.effect, number), now=2)
         log += step.records
-        if step.snapshot.moments == () and step.asked and step.snapshot.state == "s0":
-            steps.setdefault(step.snapshot.step, step)
     points = {point.step for point in checkpoints(log)}
     if wanted not in points:
         with pytest.raises(ValueError, match=f"No step {wanted}"):
