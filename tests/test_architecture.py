@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,29 @@ def test_no_circle_of_imports() -> None:
     for importer, imported in ALLOWED:
         graph[importer].discard(imported)
     assert not circles(graph), "these import each other, some perhaps inside functions"
+
+
+def test_page_on_the_architecture_names_what_exists() -> None:
+    """Each `Class.name` in it, of a class of ours."""
+    known: dict[str, set[str]] = {}
+    for tree in (ast.parse(p.read_text()) for name in PACKAGES for p in (ROOT / name).rglob("*.py")):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                inside = {name for one in node.body for name in names_of(one)}
+                known.setdefault(node.name, set()).update(inside)
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = [found for found in re.findall(r"`([A-Z]\w+)\.(\w+)[`(]", page) if found[0] in known]
+    assert named
+    assert [found for found in named if found[1] not in known[found[0]]] == []
+
+
+def names_of(node: ast.AST) -> list[str]:
+    """What a statement of a class defines."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    if isinstance(node, ast.AnnAssign):
+        return [ast.unparse(node.target)]
+    return [ast.unparse(one) for one in node.targets] if isinstance(node, ast.Assign) else []
 
 
 def test_circles_inside_functions_and_types_are_seen(tmp_path: Path) -> None:

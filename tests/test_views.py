@@ -215,6 +215,31 @@ def test_words_that_repeat_what_came_of_a_call_are_shown_once() -> None:
     assert [item.kind for item in step.items] == ["call"]
 
 
+@pytest.mark.parametrize(
+    ("words", "times"), [("It was paid twice.", 1), ("paid twice.", 1), ("So nothing is due.", 2)]
+)
+def test_words_that_repeat_the_end_of_a_thought_are_left_out_in_every_view(words: str, times: int) -> None:
+    thought = "It was paid twice."
+    common: dict[str, Any] = {"machine": "m", "state": "ask", "step": 1, "of_step": 1}
+    records = (
+        Record(seq=1, event="Replied", to="tell", thought=thought, **common),
+        Record(seq=2, event="Told", to="look", reason=words, **common),
+        Record(seq=3, event="Asked", to="ask", asked=(LoggedCall(kind="x", title="x", id="1"),), **common),
+    )
+    result = RunResult(agent="a", machine="m", machine_version="1", state="ask", step=1, ok=True,
+                       exit_reason="answered", workflow_id="w", run_id="r")  # fmt: skip
+    (step,) = console.steps_of(records)
+    (pair,) = (pair.left for pair in align_steps(records, ()))
+    assert pair is not None
+    texts = {
+        "terminal": [line.strip() for line in terminal(records, result)[1].splitlines()],
+        "console": [item.text for item in step.items],
+        "compare": list(pair.summary),
+    }
+    for view, lines in texts.items():
+        assert [one for one in lines if one in (thought, words)] == [thought, words][:times], view
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_log_names_each_call_where_it_is_asked_for_and_where_it_has_ended(name: str) -> None:
     records = (await run(name)).records

@@ -280,7 +280,7 @@ class Environment:
         """A program of the environment."""
         return subprocess.run(
             [self.bin / words[0], *words[1:]], cwd=cwd, env=self.environment(cwd, more), text=True,
-            capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=300,
+            capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=1200,
         )  # fmt: skip
 
     @contextmanager

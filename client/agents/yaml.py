@@ -128,9 +128,10 @@ def _parsed_file(path: Path) -> tuple[dict[str, Any], Places]:
 
 
 def _bounded_yaml() -> Any:
-    """A parser that ends in time, whatever the text says."""
+    """A parser that ends in time, whatever the text says, and refuses tags that nobody knows."""
     from ruamel.yaml import YAML
     from ruamel.yaml.composer import Composer
+    from ruamel.yaml.constructor import ConstructorError, RoundTripConstructor
     from ruamel.yaml.events import AliasEvent
 
     class Bounded(Composer):
@@ -158,8 +159,16 @@ def _bounded_yaml() -> Any:
                 raise ValueError(f"it has more than {MOST_MERGES} merge keys (<<)")
             return node
 
+    class Known(RoundTripConstructor):
+        """What the library makes of an unknown tag, and of `!!str`, is no plain value."""
+
+    def refuse(_: Any, node: Any) -> None:
+        raise ConstructorError(None, None, f"unknown tag {node.tag}; remove it", node.start_mark)
+
+    Known.add_constructor(None, refuse)
+    Known.add_constructor("tag:yaml.org,2002:str", Known.construct_scalar)
     yaml: Any = YAML(typ="rt")
-    yaml.Composer = Bounded
+    yaml.Composer, yaml.Constructor = Bounded, Known
     return yaml
 
 

@@ -29,7 +29,7 @@ from rich.text import Text
 from client.cli.render import hanging_text, record_block, result_text, wrapped_block
 from client.errors import RatchetError
 from client.runs.pending import Heartbeat, heartbeat_in, with_heartbeat
-from client.runs.readings import Reading, RecordReader, ShownCall, is_said_by_its_call
+from client.runs.readings import Reading, RecordReader, ShownCall, is_said_by_its_call, repeats
 from client.runs.words import plain, spent, time_span
 from workflows.kernel.log import EXIT_REASON, STARTED, Record, seconds_called
 from workflows.status import RunStatus
@@ -213,16 +213,12 @@ async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIter
 # -- records by steps --------------------
 
 
-def _is_same(said: str, held: str) -> bool:
-    """Both are one text. The held one may have a label before it, as in `FINAL ANSWER: 42`."""
-    is_named = held.endswith(said) and NAMED.fullmatch(held.removesuffix(said))
-    return bool(said and held) and (said == held or bool(is_named))
-
-
 def _repeats(said: str, held: str) -> bool:
-    """The end of the run says the held text, or most of it."""
-    is_most = _has(held, said) and 2 * len(said) > len(held)
-    return _is_same(said, held) or (bool(said and held) and (_has(said, held) or is_most))
+    """The end of the run says the held text, or most of it, also behind a label: `FINAL ANSWER: 42`."""
+    if not (said and held):
+        return False
+    is_labelled = held.endswith(said) and NAMED.fullmatch(held.removesuffix(said)) is not None
+    return is_labelled or _has(said, held) or (_has(held, said) and 2 * len(said) > len(held))
 
 
 def _has(text: str, words: str) -> bool:
@@ -249,6 +245,8 @@ class _Blocks:
         self._seconds = 0.0
         self._held: Text | None = None
         self._held_text = ""
+        self._thought = ""
+        """The newest one of the open block."""
 
     def add(self, record: Record, reading: Reading) -> Iterator[Text]:
         """The lines that a record adds."""
@@ -280,7 +278,8 @@ class _Blocks:
         for call in reading.calls:
             yield from self._result(call)
         yield from self._say(reading.thought.strip())
-        if record.by == "machine":
+        self._thought = reading.thought or self._thought
+        if record.by == "machine" and not repeats(reading.new_words, self._thought):
             again = record.to == record.state  # the words say why, often an error of the reply
             yield from self._say(reading.new_words.strip(), *(("↻ ", "yellow") if again else ()))
         if reading.asked:  # people may be asked before, so the text is no answer
@@ -292,7 +291,7 @@ class _Blocks:
 
     def _say(self, text: str, mark: str = "", style: str = "") -> Iterator[Text]:
         if text:
-            if not _is_same(text, self._held_text):
+            if text != self._held_text:
                 yield from self._release()
             self._held, self._held_text = self._hang(text, mark, style, THOUGHT_LINES), text
 
@@ -361,4 +360,4 @@ class _Blocks:
             took = f"{self._seconds:.1f} s" if self._seconds >= 0.05 else ""
             if words := " · ".join(filter(None, (spent(more, nothing=""), took))):
                 yield self._hang(f"this step: {words}", "", "dim")
-        self._base, self._seconds = counters, 0.0
+        self._base, self._seconds, self._thought = counters, 0.0, ""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from activities.contracts.record_events import REQUEST_CLOSED
 from activities.contracts.titles import call_title
-from client.runs.readings import Reading, RecordReader, ShownCall, is_call, is_said_by_its_call
+from client.runs.readings import Reading, RecordReader, ShownCall, is_call, is_said_by_its_call, repeats
 from workflows.kernel.log import STARTED, Record, began, by_step, lineage
 
 __all__ = ["Item", "PastRequest", "Row", "Step", "log_rows", "path_of", "request_history", "steps_of"]
@@ -89,11 +89,10 @@ def _items(record: Record, reading: Reading) -> list[Item]:
 
 
 def _add(items: list[Item], more: Sequence[Item]) -> None:
-    """Calls that come next stand with the thought right before; a note that a thought ends with is none."""
+    """Calls that come next stand with the thought right before; a note that repeats a thought is none."""
     for item in more:
-        if item.kind == "note" and any(
-            one.kind == "thought" and one.text.endswith(item.text) for one in items
-        ):
+        thought = next((one.text for one in reversed(items) if one.kind == "thought" and one.text), "")
+        if item.kind == "note" and repeats(item.text, thought):
             continue
         if items and items[-1].kind == item.kind == "thought" and not (item.text or items[-1].plan):
             items[-1] = replace(items[-1], plan=item.plan)

@@ -11,7 +11,7 @@ from client.errors import RatchetError, RunFailed, UnknownRun
 from client.history.checkpoints import Source, source_of
 from client.history.differences import Difference, first_difference
 from client.runs.connected import ConnectedReader
-from client.runs.readings import RecordReader, is_said_by_its_call
+from client.runs.readings import RecordReader, is_said_by_its_call, repeats
 from workflows.api import RunResult, RunSummary
 from workflows.kernel.log import STARTED, Record, by_step, lineage
 
@@ -248,10 +248,10 @@ class _Log:
             if record.error:
                 yield self._by(record, f"{record.event}: {record.error}")
             elif not is_said_by_its_call(record):
-                said = "" if thought.endswith(reading.new_words) else reading.new_words
+                thought = reading.thought or thought
+                said = "" if repeats(reading.new_words, thought) else reading.new_words
                 for words in filter(str.strip, (reading.thought, said)):
                     yield self._by(record, words)
-            thought = reading.thought or thought
         yield from (f"→ {title}: not ended" for title in asked.values())
 
     def _by(self, record: Record, text: str) -> str:

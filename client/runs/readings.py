@@ -81,6 +81,11 @@ def is_said_by_its_call(record: Record) -> bool:
     return record.event == STEERED and EDITED in record.about
 
 
+def repeats(words: str, thought: str) -> bool:
+    """The thought of this step says the machine's words at its end already: nobody shows them again."""
+    return thought.rstrip().endswith(words.strip())
+
+
 class RecordReader:
     """Reads a run's records in order: that a call was not made is said in a later one than the reply that
     asked for it."""

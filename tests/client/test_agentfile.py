@@ -142,6 +142,8 @@ def load(folder: Path, text: str) -> AgentFile:
         ),
         pytest.param("options: {at: 2026-01-01}\n", ":1:11: options.at", "date", id="date"),
         pytest.param("!!pairs\n- machine: react", "", "contains list", id="list of pairs"),
+        pytest.param("tools: [!now calculator]\n", ":1:9", "unknown tag !now; remove it", id="unknown tag"),
+        pytest.param("limits: !now {tokens: 5}\n", ":1:9", "unknown tag !now", id="unknown tag of keys"),
         pytest.param("options: {on: 2024-99-99}", "", "YAML", id="impossible date"),
         pytest.param(f"options: {{n: {'9' * 5000}}}", "", "YAML", id="endless number"),
         pytest.param(f"options: {'[' * 400}{']' * 400}", "", "deep", id="endless depth"),
@@ -197,6 +199,10 @@ def test_value_with_an_anchor_is_the_value_without(text: str, value: object) -> 
     values = [found["a"], found["b"], found["c"], *found["d"]]
     assert values == [value] * 5
     assert {type(one) for one in values} == {type(value)}
+
+
+def test_text_that_is_tagged_as_one_is_a_text() -> None:
+    assert parse("a: !!str 7\nb: [!!str true]\n!!str c: d\n", "t")[0] == {"a": "7", "b": ["true"], "c": "d"}
 
 
 def test_anchored_true_in_a_rule_is_no_number(tmp_path: Path) -> None:
