@@ -216,7 +216,8 @@ def test_words_that_repeat_what_came_of_a_call_are_shown_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "times"), [("It was paid twice.", 1), ("paid twice.", 1), ("So nothing is due.", 2)]
+    ("words", "times"),
+    [("It was paid twice.", 1), ("paid twice.", 1), ("ice.", 2), ("So nothing is due.", 2)],
 )
 def test_words_that_repeat_the_end_of_a_thought_are_left_out_in_every_view(words: str, times: int) -> None:
     thought = "It was paid twice."

@@ -35,6 +35,7 @@ from client.runs.words import plain, request_line
 from client.sdk.agent import AgentClient
 from client.sdk.people import command_from, decision_from
 from client.sdk.sending import SentSignal
+from workflows.kernel.canonical import canonical
 from workflows.people import Command, CommandDone, Decided, DoneCall, Request, StandingApproval, Verb
 
 __all__ = ["app"]
@@ -42,6 +43,7 @@ __all__ = ["app"]
 app = typer.Typer(rich_markup_mode=None)
 MAX_NAMED_REQUESTS = 10
 """Requests that a message names."""
+UNCHANGED = "nothing was changed, so nothing was decided"
 DIGEST_CHARACTERS = 6
 """Fewer might fit another request by chance."""
 QUICK_SECONDS, STATUS_SECONDS = 1.0, 3.0
@@ -187,13 +189,15 @@ async def edit(
     async def content(seen: AnyRequest) -> dict[str, Any]:
         if args is not None:
             arguments = arguments_from(args, "--args")
+            if seen.arguments is not None and canonical(arguments) == canonical(seen.arguments):
+                raise NotConfirmed(f"{UNCHANGED}; `ratchet approve` lets the call be made as it is")
             return {"text": comment, "arguments": arguments}
         if seen.arguments is None:
             raise UsageError(f"the arguments of {seen.id} are not known here; give all new ones with --args")
         draft = Draft(seen.arguments)
         edited = draft.edit()
         if edited is None:
-            raise NotConfirmed("nothing was changed, so nothing was decided")
+            raise NotConfirmed(UNCHANGED)
         return {"text": comment, "arguments": edited, "draft": draft.sending()}
 
     return await _decide(common, how, run, request, "edit", content)

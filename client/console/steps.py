@@ -89,7 +89,7 @@ def _items(record: Record, reading: Reading) -> list[Item]:
 
 
 def _add(items: list[Item], more: Sequence[Item]) -> None:
-    """Calls that come next stand with the thought right before; a note that repeats a thought is none."""
+    """Put calls that come next beside the thought before them; leave out notes that repeat a thought."""
     for item in more:
         thought = next((one.text for one in reversed(items) if one.kind == "thought" and one.text), "")
         if item.kind == "note" and repeats(item.text, thought):

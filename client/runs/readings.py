@@ -82,8 +82,10 @@ def is_said_by_its_call(record: Record) -> bool:
 
 
 def repeats(words: str, thought: str) -> bool:
-    """The thought of this step says the machine's words at its end already: nobody shows them again."""
-    return thought.rstrip().endswith(words.strip())
+    """The thought of this step says the machine's words at its end already, and they are no part of a longer
+    word there: nobody shows them again."""
+    before = thought.rstrip().removesuffix(words.strip())
+    return before != thought.rstrip() and not before[-1:].isalnum()
 
 
 class RecordReader:

@@ -185,6 +185,9 @@ async def test_edited_arguments_are_shown_and_sent_with_the_types_of_the_tool(
     agents: AgentClient, say: Say
 ) -> None:
     run = await asked(agents, "cli-typed")
+    seen = (await agents.requests(run))[0].arguments
+    same = await say("edit", run, "--args", json.dumps(seen))
+    assert (same.code, "nothing was changed" in same.err) == (4, True), same.err
     wrong = await say("edit", run, "--args", "{line: cli-typed, seconds: soon}")
     assert (wrong.code, "seconds: 'soon' is not of type 'number'" in wrong.err) == (3, True), wrong.err
     assert "a number is written bare" in wrong.err

@@ -1088,17 +1088,32 @@ async def test_rollback_does_not_bring_an_interrupt_again() -> None:
         assert [one.step for one in (*bench.requests.closed_requests, *bench.open)] == [2, 3, 4, 4]
 
 
-async def test_commands_are_obeyed_in_their_order() -> None:
-    bench = Bench(brain("tools look a"))
-    bench.blocked.add("look")
+async def test_messages_wait_for_tools_in_their_order_and_hold_up_no_pause() -> None:
+    bench = Bench(brain("tools pay a; pay b"))
+    bench.blocked.add("pay")
     async with bench:
         for text in ("one", "two"):
             await bench.command("steer", text=text)
         await bench.command("pause")
-        assert not bench.drive.run.paused
+        assert bench.drive.run.paused
         await bench.release()
-        assert [record.reason for record in bench.records if record.event == "Steered"] == ["one", "two"]
-        assert bench.events.index("Paused") > bench.events.index("Steered")
+        assert bench.calls == ["ask_model", "pay a"]
+        await bench.command("resume")
+        await bench.release()
+        assert bench.result.exit_reason == "answered"
+        told = [record.reason for record in bench.records if record.event in ("Steered", "Paused")]
+        assert told == ["", "one", "two"]
+
+
+async def test_messages_hold_up_no_lower_limit() -> None:
+    bench = Bench(brain("tools pay a; pay b"))
+    bench.blocked.add("pay")
+    async with bench:
+        await bench.command("steer", text="one")
+        await bench.command("limits", limits={"tool_calls": 1})
+        await bench.release()
+        assert bench.calls == ["ask_model", "pay a"]
+        assert bench.result.exit_reason == "limit"
 
 
 async def test_command_with_known_id_is_the_same_command() -> None:

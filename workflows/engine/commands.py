@@ -72,10 +72,10 @@ class CommandQueue:
 
     # -- obeying, one by one --------------------
 
-    async def obey_next(self) -> None:
-        """Obey the first command, or refuse it."""
+    async def obey(self, queued: QueuedCommand) -> None:
+        """Obey a command of the queue, or refuse it."""
         queue = self.run.queue
-        queued = queue.pop(0)
+        queue.remove(queued)
         try:
             await self._obey(queued)
         finally:
@@ -201,19 +201,19 @@ class CommandQueue:
                 await host.wait(lambda: task.done() or stops() or beside() is not None, None, "")
 
     def _next_beside(self) -> QueuedCommand | None:
-        """The command to be obeyed while the effect goes on: one that changes nothing about it, any while
-        inner runs are under way, and a rollback, which is checked first and may be refused."""
+        """The command to be obeyed while the effect goes on: one that changes nothing about it, also behind a
+        message that waits for tools; any while inner runs are under way; and a rollback, which is checked
+        first and may be refused."""
         queue = self.run.queue
         for queued in queue:
             if queued.command.command == "rollback" and not queued.checked:
                 return queued
-        first = queue[0] if queue else None
         children = self.calls.under_way.children
-        return first if first and (children or first.command.command in HARMLESS) else None
+        return next((one for one in queue if children or one.command.command in HARMLESS), None)
 
     async def _obey_beside(self, queued: QueuedCommand) -> None:
         if queued.command.command != "rollback":
-            await self.obey_next()
+            await self.obey(queued)
             return
         try:
             await self._check_rollback(queued)

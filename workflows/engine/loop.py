@@ -3,7 +3,8 @@
 What holds for every machine and every host:
 
 1.  Commands are obeyed one by one as they came, before anything else. One that is refused changes nothing,
-    but for calls that a rollback has undone before an abort, and inner runs that were told of a pause.
+    but for calls that a rollback has undone before an abort, and inner runs that were told of a pause before
+    another could not be.
 2.  A decision counts at once, also while the run is paused or waits for something else. An abort that is
     decided at a request comes before all commands that wait.
 3.  Before an effect people are asked: whether the run enters a state (interrupt), the machine's own
@@ -16,9 +17,9 @@ What holds for every machine and every host:
 6.  What waits for people is left when any command comes. What is under way is left for an abort, for a
     rollback that can be done, for a pause `at_once` (inner runs are told to pause instead), and for a message
     where a question is being asked. An unsafe call under way is left for an abort alone.
-7.  Beside what is under way, the others are obeyed at once, unless a command waits before them: pause, resume
-    and limits, all commands while inner runs are under way. A rollback is checked first; one that cannot be
-    done is refused at once.
+7.  Beside what is under way, the others are obeyed at once: pause, resume and limits, also behind a message
+    that waits for tools; all commands while inner runs are under way. A rollback is checked first; one that
+    cannot be done is refused at once.
 8.  An outcome that is unknown, or a question that failed, is recovered before the machine hears of it: by the
     agent's settings, then by people; of several, each is. What a limit of seconds has ended meets that limit,
     and so does what people let pass after it; an inner run that failed has ended, and is not run again.
@@ -124,7 +125,7 @@ class Drive:
         run = self.run
         run.log_requests()
         if run.queue:
-            await self.commands.obey_next()
+            await self.commands.obey(self.run.queue[0])
             return
         if run.host.cancelled():
             raise asyncio.CancelledError

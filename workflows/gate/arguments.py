@@ -272,7 +272,7 @@ def _value_of(text: str, wanted: set[str]) -> JsonValue:
 
 def _error_text(errors: list[ValidationError], schema: JsonObject, word: str) -> str:
     names, text = schema.get("properties"), error_text(errors)
-    if any(one.validator == "type" and one.validator_value in ("integer", "number") for one in errors):
+    if any(one.validator_value in ("integer", "number") and isinstance(one.instance, str) for one in errors):
         text = f"{text}; a number is written bare, such as 4800"
     if isinstance(names, dict) and any(not error.absolute_path for error in errors):
         return f"{text}; its {word} are: {', '.join(names)[:500] or 'none'}"
