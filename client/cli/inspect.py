@@ -14,7 +14,15 @@ from client.cli import render
 from client.cli.lists import print_runs
 from client.cli.options import INTERRUPTED, CommonOptions, Json, MaybeRun, RunName, Verbose, command
 from client.cli.output import note, print_json, print_lines
-from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, UsageError, resume_command
+from client.errors import (
+    MachineBug,
+    NoWorker,
+    RatchetError,
+    RunFailed,
+    UnknownRun,
+    UsageError,
+    resume_command,
+)
 from client.runs.words import counted, plain
 from workflows.certificate import of_certificate
 from workflows.steps import steps_of
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from activities.contracts import JsonObject
     from client.history.resets import Reset
     from client.runs.listing import RunLine
-    from client.runs.reader import RunReader
+    from client.runs.reader import RunLog, RunReader
     from client.sdk.agent import AgentClient
     from workflows.kernel.log import Record
     from workflows.status import RunStatus
@@ -47,29 +55,40 @@ async def show(
     if step is not None:
         await _show_step(common, run, step, as_json)
         return
+    problem: RatchetError | None = None
     async with common.runs() as client:
         run_id = await client.find(run)
         line = await _line(client, run_id)
         found: dict[str, Any] = {"run": line, "status": None, "steps": None, "resets": ()}
-        problem: RatchetError | None = None
         try:
-            status, records = await client.status(run_id), (await client.log(run_id)).records
-            found |= {"status": status, "steps": steps_of(records)}
-            if certified := of_certificate(records):
-                found["certificate"] = certified
-            found["resets"] = await _resets(client, run_id) if status.was_reset else ()
-        except NoWorker as error:
+            found |= await _answered(client, run_id)
+        except (NoWorker, MachineBug) as error:
             if line is None:
                 raise
             problem = await _failure(client, line) or error
-            with suppress(RatchetError):  # its history cannot be replayed here: the list's line has to do
-                found["steps"] = await client.steps(run_id)
+            with suppress(RatchetError):  # the list's line has to do
+                told = await client.log(run_id, partial=True)
+                found["steps"] = steps_of(told.records)
     if as_json:
         print_json(found)
     else:
         _print_run(**found)
+    if isinstance(problem, MachineBug):
+        raise problem
     if problem is not None:
         note(str(problem))
+
+
+async def _answered(client: RunReader, run_id: str) -> dict[str, Any]:
+    """What a run that answers, or the archive, says of it."""
+    status, records = await client.status(run_id), (await client.log(run_id)).records
+    certified = of_certificate(records)
+    return {
+        "status": status,
+        "steps": steps_of(records),
+        "resets": await _resets(client, run_id) if status.was_reset else (),
+        **({"certificate": certified} if certified else {}),
+    }
 
 
 def _print_run(
@@ -109,16 +128,27 @@ async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> N
 
     async with common.runs() as runs:
         run_id = await runs.find(run)
-        found = await runs.log(run_id, full=True)
+        found = await runs.log(run_id, full=True, partial=True)
     lines = checkpoint_lines(run_id, found.records)
     if as_json:
         print_lines(lines)
+    else:
+        render.out().print(render.checkpoint_table(lines))
+        note(
+            f"`ratchet show {run_id} --step N` shows the state when a step began; `ratchet rollback` (while "
+            "it runs) and `ratchet fork` begin it again"
+        )
+    _note_source(found)
+
+
+def _note_source(found: RunLog) -> None:
+    """Say where a log was read that the run itself did not give, and why it is not all. Raises the bug that
+    is the reason: it has its own exit code."""
+    if found.unanswered is None:
         return
-    render.out().print(render.checkpoint_table(lines))
-    note(
-        f"`ratchet show {run_id} --step N` shows the state when a step began; `ratchet rollback` (while it "
-        "runs) and `ratchet fork` begin it again"
-    )
+    note(found.problem or "the run does not answer; this is its history, replayed here")
+    if isinstance(found.unanswered, MachineBug):
+        raise found.unanswered
 
 
 @command(app)
@@ -132,23 +162,22 @@ async def log(
     """Print every record of a run: what happened, why, what was called and what came of it."""
     async with common.runs() as client:
         run_id = await client.find(run)
-        found = await client.log(run_id, since, full=full)
+        found = await client.log(run_id, since, full=full, partial=True)
         records = found.records
         line = await _line(client, run_id)
         is_drawn = records and not as_json
-        may_be = is_drawn and (found.from_history or await _may_be_reset(client, run_id))
+        may_be = is_drawn and (found.unanswered or await _may_be_reset(client, run_id))
         resets = [*await _resets(client, run_id)] if may_be else []
         failure = await _failure(client, line) if line and not records else None
         is_cut_off = line is None and not await client.is_archived(run_id)
-    if found.from_history:
-        note("no worker answers; this is the run's history, replayed here")
     if is_cut_off:
         note(f"Temporal does not know run {plain(run_id)}, and the archive lacks its end")
     if as_json:
         print_lines(records)
-        return
-    _print_log(records, resets, full=full)
-    if not records:
+    else:
+        _print_log(records, resets, full=full)
+    _note_source(found)
+    if not records and not as_json:
         text = f"run {run_id} has no record from {since} on" if since else f"run {run_id} has no log yet"
         note(str(failure or text))
 

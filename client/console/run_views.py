@@ -149,9 +149,10 @@ class RunViews:
         """If it fails, the next look reads it again, also of a run that is over."""
         since, known.log_problem = len(known.records), ""
         try:
-            found = await self._agents.log(run, since, full=True)
-            known.replayed = found.records if found.from_history else ()
-            if not found.from_history:
+            found = await self._agents.log(run, since, full=True, partial=True)
+            known.log_problem = found.problem
+            known.replayed = found.records if found.unanswered else ()
+            if not found.unanswered:
                 known.records += found.records
         except StoreNotShared:
             with suppress(RatchetError):

@@ -14,16 +14,27 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.contracts import ArchiveRequest, ModelReplied, ToolsDescribed, ToolSpec
+from activities.contracts import (
+    ArchiveRequest,
+    CodeStepped,
+    EffectFailed,
+    ModelReplied,
+    ToolInput,
+    ToolResult,
+    ToolsDescribed,
+    ToolSpec,
+    ToolsReturned,
+)
 from activities.store.encryption import KeyMissing, NotDecrypted
 from client.errors import RatchetError
 from client.runs.archived import ArchivedRuns
 from workflows.api import AgentTask
-from workflows.kernel.log import Record
+from workflows.kernel.log import LoggedCall, Record
 
 __all__ = [
-    "Beginning", "Execution", "archive_requests", "archived_executions", "beginning_of", "begun", "by_number",
-    "executions_of", "payloads_in", "recorded_log", "recorded_tools", "workflow_id_of",
+    "HISTORY", "Beginning", "Execution", "archive_requests", "archived_executions", "beginning_of", "begun",
+    "by_number", "executions_of", "payloads_in", "recorded_calls", "recorded_log", "recorded_tools",
+    "workflow_id_of",
 ]  # fmt: skip
 
 ARCHIVE = "archive_log"
@@ -33,6 +44,14 @@ BRING_TOOLS: dict[str, type[ModelReplied | ToolsDescribed]] = {
     "describe_tools": ToolsDescribed,
 }
 """Activities whose results bring the specs of a run's tools."""
+TOLD: dict[str, type[ModelReplied | ToolResult | CodeStepped]] = {
+    "ask_model": ModelReplied,
+    "call_tool": ToolResult,
+    "run_code": CodeStepped,
+}
+"""Activities that are an agent's calls, and what they give."""
+HISTORY = "history"
+"""`Record.by` of what no machine wrote: a call, as Temporal's history has it."""
 ENDS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
@@ -83,6 +102,81 @@ async def recorded_log(temporal: Client, executions: Iterable[Execution]) -> dic
         for request in await archive_requests(temporal, execution.history):
             found |= by_number(map(Record.model_validate, request.records))
     return dict(sorted(found.items()))
+
+
+async def recorded_calls(
+    temporal: Client, executions: Iterable[Execution], after: Sequence[Record]
+) -> tuple[Record, ...]:
+    """A record for each call that has ended since these records, for people: where the machine's code fails
+    or is not there, nobody can say what it made of them. Raises as the data converter."""
+    found: list[Record] = []
+    since = after[-1].at if after else 0
+    for execution in executions:
+        task, asked = execution.beginning.task, dict[int, HistoryEvent]()
+        for event in execution.history.events:
+            if event.HasField("activity_task_scheduled_event_attributes"):
+                asked[event.event_id] = event
+            done = event.activity_task_completed_event_attributes
+            failed = event.activity_task_failed_event_attributes
+            call = asked.get(done.scheduled_event_id or failed.scheduled_event_id)
+            at = event.event_time.ToMicroseconds() / 1e6
+            if call is None or at <= since:
+                continue
+            common = {
+                "machine": task.machine if task else "",
+                "state": call.activity_task_scheduled_event_attributes.activity_id.partition("#")[0],
+                "by": HISTORY,
+                "started": call.event_time.ToMicroseconds() / 1e6,
+                "at": at,
+            }
+            for told in await _told(temporal, call, event):
+                found.append(Record(seq=len(after) + len(found), **common, **told))
+    return tuple(found)
+
+
+async def _told(temporal: Client, call: HistoryEvent, event: HistoryEvent) -> Iterable[dict[str, Any]]:
+    """What a call that has ended says, as fields of records."""
+    scheduled, converter = call.activity_task_scheduled_event_attributes, temporal.data_converter
+    kind = scheduled.activity_type.name
+    if kind not in TOLD:
+        return ()
+    ended = LoggedCall(
+        kind=kind, id=scheduled.activity_id, title=await _value(converter, [call.user_metadata.summary], str)
+    )
+    if event.HasField("activity_task_failed_event_attributes"):
+        failure = await converter.decode_failure(event.activity_task_failed_event_attributes.failure)
+        error = getattr(failure, "type", None) or "failed"
+        ended = ended.model_copy(update={"output": str(failure), "error": error})
+        return ({"event": EffectFailed.__name__, "answered": (ended,)},)
+    answer = await _value(
+        converter, event.activity_task_completed_event_attributes.result.payloads, TOLD[kind]
+    )
+    match answer:
+        case ModelReplied():
+            return (_reply(answer),)
+        case CodeStepped():
+            ended = ended.model_copy(update={"output": answer.printed, "error": answer.error})
+            return ({"event": CodeStepped.__name__, "answered": (ended,)},)
+        case ToolResult():
+            wanted = await _value(converter, scheduled.input.payloads, ToolInput)
+            of_tool = {"tool": answer.tool, "arguments": wanted.arguments, "seconds": answer.seconds}
+            ended = ended.model_copy(update={"output": answer.output, "error": answer.error, **of_tool})
+            early = [_reply(answer.early.reply)] if answer.early else []
+            return ({"event": ToolsReturned.__name__, "answered": (ended,)}, *early)
+    return ()
+
+
+def _reply(reply: ModelReplied) -> dict[str, Any]:
+    wanted = tuple(
+        LoggedCall(kind="call_tools", tool=one.name, title=f"{one.name}({one.arguments})")
+        for one in reply.tool_calls
+    )
+    return {
+        "event": ModelReplied.__name__,
+        "thought": reply.text,
+        "messages": (reply.message,),
+        "asked": wanted,
+    }
 
 
 async def archive_requests(temporal: Client, history: WorkflowHistory) -> tuple[ArchiveRequest, ...]:

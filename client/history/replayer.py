@@ -30,7 +30,7 @@ from workflows.kernel.log import Record
 from workflows.signals import Messages
 from workflows.workflow import AgentWorkflow
 
-__all__ = ["Replayed", "Watcher", "explained", "plugin_of", "replayed"]
+__all__ = ["Replayed", "Watcher", "explained", "plugin_of", "plugin_with", "replayed"]
 
 
 @dataclass
@@ -43,14 +43,24 @@ class Replayed:
     """Why Temporal could not replay it to its end."""
     length: int = 0
     """Records at the end of the history; then a cancellation throws the workflow away, and that is logged."""
+    before: int = 0
+    """Records before the last activation that was replayed."""
 
     @property
     def records(self) -> tuple[Record, ...]:
         """The log that today's code writes."""
         return tuple(self.instance.log_writer.records[: self.length]) if self.instance else ()
 
+    @property
+    def sure_records(self) -> tuple[Record, ...]:
+        """Those of them that follow from the history: not what today's code did where the run did something
+        else, which Temporal finds out after the activation."""
+        is_other = isinstance(self.failure, workflow.NondeterminismError)
+        return self.records[: self.before] if is_other else self.records
+
     def note_length(self) -> None:
         """The history has come this far."""
+        self.before = self.length
         self.length = len(self.instance.log_writer.records) if self.instance else 0
 
 
@@ -70,6 +80,13 @@ def plugin_of(temporal: Client) -> RatchetPlugin:
         if isinstance(one, RatchetPlugin):
             return one
     raise RatchetError("the Temporal client has no `RatchetPlugin`; make it by `AgentClient.connect`")
+
+
+def plugin_with(temporal: Client, modules: Sequence[str]) -> RatchetPlugin:
+    """The same with these modules of users. Raises RatchetError."""
+    plugin = plugin_of(temporal)
+    settings = plugin.settings.model_copy(update={"modules": tuple(modules)})
+    return RatchetPlugin(settings, plugin.stores)
 
 
 async def replayed(

@@ -31,19 +31,28 @@ from client.errors import (
     StoreNotShared,
     TaskFails,
     UnknownRun,
+    UsageError,
     WorkersBusy,
     clear_errors,
     machine_bug,
     no_worker,
     run_failed,
 )
-from client.history.recorded import Beginning, beginning_of, by_number, executions_of, recorded_log
+from client.history.recorded import (
+    HISTORY,
+    Beginning,
+    beginning_of,
+    by_number,
+    executions_of,
+    recorded_calls,
+    recorded_log,
+)
 from client.runs.archived import ArchivedRuns
 from client.runs.attributes import line_of, newest_runs
 from client.runs.follow import Follower
 from client.runs.listing import Filter, RunLine, list_filter
-from client.runs.pending import Heartbeat, bug_in, heartbeat_in, newest_state, with_heartbeat
-from client.runs.reader import RunReader
+from client.runs.pending import Heartbeat, bug_in, has_begun, heartbeat_in, newest_state, with_heartbeat
+from client.runs.reader import RunLog, RunReader
 from client.server.connection import Connection, has_worker
 from client.server.workerconfig import register_modules
 from workflows.api import (
@@ -282,6 +291,8 @@ class ConnectedReader(RunReader):
             await self._check_bug(run, reason)
         elif (await self.describe(run)).progress != "running":
             await self._given_result(run)  # where the run failed, it says why
+        elif await self._has_begun(run):  # so today's code fails where it is replayed
+            await self._check_bug(run, reason)
         elif not is_late:
             return
         else:
@@ -291,6 +302,10 @@ class ConnectedReader(RunReader):
                 f"waits for with `ratchet watch {run}`"
             ) from error
         raise RatchetError(f"run {run} refused the query: {reason}") from error
+
+    async def _has_begun(self, run: str) -> bool:
+        async with clear_errors(self.where, run):
+            return await has_begun(self.temporal, run)
 
     async def _check_bug(self, run: str, text: str = "") -> None:
         """Raise MachineBug when a bug stops the run; `text` is what Temporal says, where it is known."""
@@ -382,27 +397,49 @@ class ConnectedReader(RunReader):
             if not page.records or page.next >= page.total:
                 return records, page.finished
 
-    async def history_records(self, run: str, modules: Sequence[str]) -> tuple[Record, ...] | None:
+    async def history_log(self, run: str, modules: Sequence[str], unanswered: RatchetError) -> RunLog:
         """The log from Temporal's history: as the run has sent it to the archive when it was over, else as
-        today's code writes it in a replay. None where that cannot write all of it.
+        today's code writes it in a replay. Where that cannot write all of it, `problem` says why; where the
+        machine cannot be loaded, what the history has of each call stands for it.
 
-        Raises:
-            UsageError: a module cannot be loaded.
+        Args:
+            unanswered: why the run itself does not say it.
         """
         async with clear_errors(self.where, run):
             executions = await executions_of(self.temporal, run)
             sent = await recorded_log(self.temporal, executions)
         if executions[-1].ended and sent and [*sent] == [*range(len(sent))]:
-            return tuple(sent.values())
+            return RunLog(tuple(sent.values()), unanswered)
         # it brings the engine and all machines, and few runs need it
-        from client.history.replayer import plugin_of, replayed
+        from client.history.replayer import explained, plugin_with, replayed
 
-        register_modules(modules)
-        logs = [await replayed(plugin_of(self.temporal), execution.history) for execution in executions]
-        if executions[0].beginning.continues or any(log.failure for log in logs):
-            return None
-        found = by_number(*(log.records for log in logs))
-        return tuple(found[seq] for seq in sorted(found))
+        problem = ""
+        try:
+            register_modules(modules)
+        except UsageError as error:  # a machine that is elsewhere can be replayed without
+            problem, modules = str(error), ()
+        plugin = plugin_with(self.temporal, modules)
+        logs = [await replayed(plugin, execution.history) for execution in executions]
+        failed = next((log for log in logs if log.failure), None)
+        if failed is None:
+            problem = ""
+        else:
+            refused = failed.instance.problem if failed.instance else ""
+            problem = problem or refused or explained(failed.failure)
+        if executions[0].beginning.continues:
+            problem = problem or "Temporal has the run's later executions only"
+        found = by_number(sent.values(), *(log.sure_records for log in logs))
+        records = tuple(found[seq] for seq in sorted(found))
+        if problem:
+            async with clear_errors(self.where, run):
+                calls = await recorded_calls(self.temporal, executions, records)
+            can = f"only to record {records[-1].seq}; then its" if records else "not at all; its"
+            problem = (
+                f"today's code can replay this run {can} calls stand here as its history has them (by "
+                f"{HISTORY}), without what the machine made of them: {problem}"
+            )
+            records += calls
+        return RunLog(records, unanswered, problem)
 
     async def _earlier_records(self, run: str, since: int, until: int) -> tuple[Record, ...]:
         """Records of executions before the present one: from the archive, else from Temporal's history.

@@ -25,11 +25,13 @@ from temporalio.service import RPCError
 from activities.store.encryption import KeyMissing, NotDecrypted
 from workflows.status import ASKING, RunStatus
 
-__all__ = ["Heartbeat", "bug_in", "heartbeat_in", "newest_state", "with_heartbeat"]
+__all__ = ["Heartbeat", "bug_in", "has_begun", "heartbeat_in", "newest_state", "with_heartbeat"]
 
 QUESTION, CALL, CALL_DETAILS = "ask_model", "call_tool", 3
 """The activities of a question and of a tool's call, and how many details a call's heartbeat has while it
 asks the model."""
+DESCRIBE = "describe_tools"
+"""The activity that a run may wait for before it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,21 @@ async def bug_in(temporal: Client, run: str) -> str | None:
         if failed.HasField("failure"):
             return await _message(temporal, failed.failure)
     return None
+
+
+async def has_begun(temporal: Client, run: str) -> bool:
+    """The newest execution of a run waits neither for its first workflow task nor for its tools to be
+    described. Raises RPCError."""
+    was_taken, describes = False, False
+    async for event in temporal.get_workflow_handle(run).fetch_history_events():
+        call = event.activity_task_scheduled_event_attributes.activity_type.name
+        if call and call != DESCRIBE:
+            return True
+        describes = (describes or call == DESCRIBE) and (
+            event.event_type != EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
+        )
+        was_taken = was_taken or event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    return was_taken and not describes
 
 
 async def newest_state(temporal: Client, run: str) -> str:

@@ -7,8 +7,8 @@ Everything that shows a run asks a `RunReader`, and it alone decides where to re
 2. Result, status and log of a run that is over: the archive, where it has the end of this very run, or where
    Temporal does not know the run (`archived.py`).
 3. The same of any other run: the run itself, by queries that a worker answers (`connected.py`).
-4. The log where no worker answers: Temporal's history; of a run that is not over, replayed with today's code
-   (`log`).
+4. The log where the run itself cannot answer: Temporal's history; of a run that is not over, replayed with
+   today's code (`log`).
 
 1 and 2 need neither server nor worker. What a server alone can tell is in `ConnectedReader`; that also waits
 for Temporal's word that a run is over before it gives a result.
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
 from client.errors import (
+    MachineBug,
     NoWorker,
     RatchetError,
     Refused,
@@ -53,8 +54,11 @@ class RunLog:
 
     records: tuple[Record, ...]
     """Oldest first."""
-    from_history: bool = False
-    """No worker answers: Temporal's history has them, or today's code wrote them in a replay of it."""
+    unanswered: RatchetError | None = None
+    """Why the run did not say it itself: Temporal's history has them, or today's code wrote them in a replay
+    of it. None: it did, or the archive has them."""
+    problem: str = ""
+    """Why they are not all, for people; empty: they are."""
 
 
 class RunReader:
@@ -250,15 +254,21 @@ class RunReader:
             raise unknown_run(self.where, run)
         return await self.archive.records(run, since)
 
-    async def log(self, run: str, since: int = 0, *, full: bool = False) -> RunLog:
-        """The same, also where no worker answers. Raises NoWorker where the history cannot be replayed."""
+    async def log(self, run: str, since: int = 0, *, full: bool = False, partial: bool = False) -> RunLog:
+        """The same, also where no worker answers, or where the run's code is broken; raises as `records`
+        where its history does not give all of it, either.
+
+        Args:
+            partial: give what there is, and say why it is not all. For people alone: where the machine cannot
+                be loaded, these are no records of its own.
+        """
         try:
             return RunLog(await self.records(run, since, full=full))
-        except NoWorker:
-            server = await self.server()
-            if (found := await server.history_records(run, self.modules())) is None:
+        except (NoWorker, MachineBug) as error:
+            found = await (await self.server()).history_log(run, self.modules(), error)
+            if found.problem and not (partial and found.records):
                 raise
-        return RunLog(tuple(record for record in found if record.seq >= since), from_history=True)
+        return replace(found, records=tuple(record for record in found.records if record.seq >= since))
 
     async def steps(self, run: str) -> tuple[StepLine, ...]:
         """What a run did, one line for each step that holds; as `log` where no worker answers."""

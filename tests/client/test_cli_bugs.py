@@ -14,7 +14,7 @@ from activities.settings import Settings
 from client.errors import MachineBug
 from client.sdk.agent import AgentClient
 from client.server.embedded import EmbeddedServer
-from tests.client.commandline import Cli, running, until
+from tests.client.commandline import Cli, Result, running, until
 from workflows.api import RunStatus
 
 POETRY = Path(__file__).with_name("poetry.py")
@@ -131,9 +131,9 @@ def test_what_an_own_tool_raises_is_shown_with_file_and_line(cli: Cli, tmp_path:
     assert "('m' was unexpected); its arguments are: n" in found.out, "and the model can mend it"
 
 
-def test_machine_that_was_changed_is_named_with_what_to_do(data_dir: Path, tmp_path: Path) -> None:
-    cli = Cli(data_dir, tmp_path)
-    agent, machine = agent_with(tmp_path, "reply.text", "changed")
+def waiting_run(cli: Cli, folder: Path, name: str) -> tuple[str, Path]:
+    """The agent and machine of a run that asks a person and has no worker any more."""
+    agent, machine = agent_with(folder, "reply.text", name)
     source = machine.read_text().replace(
         "from activities.contracts import", "from activities.contracts import AskPerson,"
     )
@@ -143,10 +143,41 @@ def test_machine_that_was_changed_is_named_with_what_to_do(data_dir: Path, tmp_p
             "    return {", f"    {asks}\n    return {{"
         )
     )
-    with running("run", "--agent", agent, "--id", "changed", "Write.", **cli.variables) as begun:
-        until(lambda: any(one["id"] == "changed" for one in cli("inbox", "--json").lines))
+    with running("run", "--agent", agent, "--id", name, "Write.", **cli.variables) as begun:
+        until(lambda: any(one["id"] == name for one in cli("inbox", "--json").lines))
         begun.send_signal(signal.SIGINT)
         assert begun.wait(120) == 130
+    return agent, machine
+
+
+def alone(cli: Cli, *words: str) -> Result:
+    """A command in a process of its own: it loads modules anew."""
+    with running(*words, **cli.variables) as process:
+        out, err = process.communicate()
+        return Result(process.returncode, out, err)
+
+
+def test_waiting_run_whose_code_broke_shows_its_log(cli: Cli, tmp_path: Path) -> None:
+    agent, machine = waiting_run(cli, tmp_path, "asker")
+    source = machine.read_text()
+    broken = source.replace("    yield AskPerson", "    c.nothing\n    yield AskPerson")
+    for written, problem in (("raise RuntimeError('no')", "unknown machine asker"), (broken, "'nothing'")):
+        machine.write_text(written)
+        for command in ("log", "steps", "show"):
+            found = alone(cli, command, "asker")
+            assert (found.code, "Traceback" in found.err) == (0, False), (command, found.err)
+            if command == "log":
+                assert ("roses" in found.out, problem in found.err) == (True, True), found.out + found.err
+    with running("dev", "--agent", agent, **cli.variables) as worker:
+        bug = until(lambda: (found := alone(cli, "log", "asker")).code == 5 and found)
+        assert ("roses" in bug.out, f"{machine}, line" in bug.err) == (True, True), bug.out + bug.err
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(120) == 0
+
+
+def test_machine_that_was_changed_is_named_with_what_to_do(data_dir: Path, tmp_path: Path) -> None:
+    cli = Cli(data_dir, tmp_path)
+    _, machine = waiting_run(cli, tmp_path, "changed")
     machine.write_text(
         machine.read_text().replace(
             '    reply = yield AskModel(label="ask")\n', "    reply = yield from ()\n"

@@ -917,11 +917,11 @@ class Interrupted(AgentClient):
 
     is_first = True
 
-    async def log(self, run: str, since: int = 0, *, full: bool = False) -> RunLog:
+    async def log(self, run: str, since: int = 0, *, full: bool = False, partial: bool = False) -> RunLog:
         is_first, self.is_first = self.is_first, False
         if is_first:
             raise Unreachable("the server does not answer")
-        return await super().log(run, since, full=full)
+        return await super().log(run, since, full=full, partial=partial)
 
 
 async def test_log_of_a_run_that_is_over_is_read_again_after_a_failure(
