@@ -204,7 +204,7 @@ def test_summary_cannot_pose_as_what_people_decided() -> None:
     assert "pay" not in by_people
 
 
-def test_long_message_of_a_person_is_cut_and_the_others_stay() -> None:
+def test_long_message_of_person_is_cut_and_others_stay() -> None:
     texts = {2: "Never delete anything.", 3: "Use the test account.", 4: "y" * 5000, 5: "It is old."}
 
     def decide(request: Request) -> Decision:
@@ -221,7 +221,7 @@ def test_long_message_of_a_person_is_cut_and_the_others_stay() -> None:
     assert "y" * 1000 not in note
 
 
-def test_summary_is_asked_with_the_same_tools_and_may_call_none() -> None:
+def test_summary_is_asked_with_same_tools_and_may_call_none() -> None:
     model = Windowed(30, 8000)
     run(model, agent(8000, 30))
     asked = model.summaries[0]
@@ -271,7 +271,7 @@ class Thinker(Windowed):
         ("long " * 10_000, "no shorter"),
     ],
 )
-def test_without_a_usable_summary_the_question_is_sent_as_it_is(summary: Any, problem: str) -> None:
+def test_without_usable_summary_the_question_is_sent_as_is(summary: Any, problem: str) -> None:
     model = Windowed(40, 10**9, lambda asked: summary)
     outcome = run(model, agent(8000, 40))
     assert outcome.answer == "It was lock 7."
@@ -282,7 +282,7 @@ def test_without_a_usable_summary_the_question_is_sent_as_it_is(summary: Any, pr
     assert outcome.result.counters["model_calls"] == len(model.asked) + len(model.summaries)
 
 
-def test_summary_that_fails_is_asked_again_when_the_conversation_has_grown() -> None:
+def test_failed_summary_is_asked_again_when_conversation_has_grown() -> None:
     model = Windowed(60, 10**9, "")
     outcome = run(model, agent(8000, 60))
     sizes = [record.about["tokens_before"] for record in events(outcome, "NotCompacted")]
@@ -290,7 +290,7 @@ def test_summary_that_fails_is_asked_again_when_the_conversation_has_grown() -> 
     assert all(b - a >= 0.05 * 8000 for a, b in pairwise(sizes))  # type: ignore[operator]  # numbers
 
 
-def test_summary_that_failed_is_asked_again_when_the_question_is_refused() -> None:
+def test_failed_summary_is_asked_again_when_the_question_is_refused() -> None:
     found = iter(["", SUMMARY])
     model = Windowed(23, 5700, lambda asked: next(found))
     outcome = run(model, agent(7000, 23))
@@ -320,7 +320,7 @@ def test_limit_that_the_summary_meets_ends_the_run() -> None:
     assert len(costly.asked) == before
 
 
-def test_goal_that_leaves_little_room_brings_no_summary_at_each_question() -> None:
+def test_goal_leaving_little_room_brings_no_summary_at_each_question() -> None:
     model = Windowed(60, 8000, lambda asked: "so " * 900)
     outcome = Local(agent(8000, 60), model=model, tools=[LOOK, OPEN]).run_sync(GOAL * 850)
     assert outcome.answer == "It was lock 7."
@@ -335,7 +335,7 @@ def test_goal_that_fills_the_window_is_sent_as_it_is() -> None:
     assert not model.summaries
 
 
-def test_one_result_that_is_longer_than_the_window_is_the_machines_business() -> None:
+def test_single_result_longer_than_window_is_left_to_the_machine() -> None:
     big = Tool(name="look", params=Lock, run=lambda p: "x " * 15_000, effect="read")
     model = Windowed(9, 4000)
     outcome = run(model, agent(4000, 9), tools=[big, OPEN])

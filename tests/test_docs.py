@@ -469,7 +469,7 @@ def test_everything_in_the_reference_has_a_meaning() -> None:
     assert not rows, "describe it where it is declared, in `description=` or in the text under it"
 
 
-def test_key_of_an_agent_file_without_a_value_has_an_example() -> None:
+def test_key_of_agent_file_without_value_has_an_example() -> None:
     rows = re.findall(
         r"^\| (`\w+`) \| (.*) \| (.*) \| (.*) \| .* \|$", text_of("reference-agent-file.md"), re.MULTILINE
     )

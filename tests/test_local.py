@@ -75,7 +75,7 @@ async def test_refusal_of_the_model_ends_the_run_of_any_machine(machine: str) ->
     assert (counters["model_calls"], counters["input_tokens"]) == (1, 7)
 
 
-async def test_refusal_of_a_sub_query_is_an_error_for_the_block() -> None:
+async def test_refusal_of_sub_query_is_an_error_for_block() -> None:
     refusal = ModelReplied(text="I will not.", finish_reason=REFUSAL)
     seen: list[str] = []
 
@@ -477,7 +477,7 @@ async def test_stored_run_is_replayed_from_a_step() -> None:
         await local(store=store).replay("t-2", 1, "begin")
 
 
-async def test_stored_run_that_is_replayed_has_not_more_of_a_bound() -> None:
+async def test_replayed_stored_run_has_not_more_of_a_bound() -> None:
     store: dict[str, list[str]] = {}
     rule = {"tools": ["look"], "ask": "never", "at_most": {"calls": 2}}
     agent = CLERK.model_copy(update={"approvals": Approvals.model_validate({"rules": [rule]})})
@@ -528,7 +528,7 @@ EDITS: dict[str, tuple[dict[str, Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-async def test_every_machine_tells_the_model_of_an_edit_beside_the_result(name: str) -> None:
+async def test_every_machine_tells_model_of_edit_beside_the_result(name: str) -> None:
     """The result stays JSON."""
     options, script = EDITS[name]
     model = ScriptedModel([json.dumps(one) if isinstance(one, dict) else one for one in script])
@@ -548,7 +548,7 @@ async def test_every_machine_tells_the_model_of_an_edit_beside_the_result(name: 
 
 
 @pytest.mark.parametrize("name", ["TransientError", "RecoverableError", "FatalError"])
-async def test_error_of_a_state_ends_the_run_or_goes_to_on_error(name: str) -> None:
+async def test_error_of_state_ends_run_or_goes_to_on_error(name: str) -> None:
     """By the names that authors import; a bug is any other."""
     busy = getattr(ratchet, name)("busy")
 

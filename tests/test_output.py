@@ -204,7 +204,7 @@ def test_what_is_wrong_with_an_answer_fits_it(answer: str, problem: str) -> None
     assert problem in (outcome.result.error or "")
 
 
-def test_output_that_was_cut_out_of_the_result_is_said_to_be() -> None:
+def test_output_cut_out_of_result_is_said_to_be_cut() -> None:
     schema = {"properties": {"text": {"type": "string"}}}
     answer = json.dumps({"text": "x" * 100_000})
     whole = Local(model=ScriptedModel(react(answer))).run_sync("all?", output=schema).result
@@ -254,7 +254,7 @@ def test_slots_of_a_contract_are_fields() -> None:
 # -- what a provider is held to, and ends without an answer --------------------
 
 
-def test_provider_is_held_to_the_form_where_the_reply_is_the_answer() -> None:
+def test_provider_is_held_to_form_where_reply_is_answer() -> None:
     _, model = CASES["tools"].run(BAD, GOOD)
     schemas = [asked.effect.response_schema for asked in model.asked]
     assert [schema is not None for schema in schemas] == [False, False, True]
@@ -263,7 +263,7 @@ def test_provider_is_held_to_the_form_where_the_reply_is_the_answer() -> None:
     assert forced.asked[-1].effect.response_schema is not None
 
 
-def test_answer_after_the_last_turn_is_data_though_the_run_is_not_ok() -> None:
+def test_answer_after_last_turn_is_data_though_run_failed() -> None:
     outcome, _ = CASES["tools"].run(GOOD, max_iterations=1)
     assert (outcome.ok, outcome.result.exit_reason, outcome.output) == (False, "max_iterations", DATA)
 
@@ -314,7 +314,7 @@ def reopening(**more: Any) -> Machine:
     return replace(clerk.MACHINE, **{"states": states, "on_reopen": lambda c: (clerk.S.THINK, {}), **more})
 
 
-def test_state_that_is_entered_again_does_and_checks_what_it_always_does() -> None:
+def test_reentered_state_does_and_checks_what_it_always_does() -> None:
     machine = reopening(entry=lambda c, left: {"seen": (*c.seen, f"after {left}")})
     outcome = clerks(BAD, GOOD, machine=machine)
     (refused,) = [record for record in outcome.records if record.event == "AnswerRefused"]

@@ -165,7 +165,7 @@ def test_settings_that_the_image_gets_exist() -> None:
     assert given <= {f"RATCHET_{name.upper()}" for name in Settings.model_fields}
 
 
-def test_own_server_and_that_of_the_compose_file_notice_a_worker_that_stands_still_alike() -> None:
+def test_own_and_compose_server_notice_stalled_worker_alike() -> None:
     own = {name: json.loads(value) for name, value in (setting.split("=", 1) for setting in DYNAMIC_CONFIG)}
     composed = YAML(typ="safe").load((ROOT / "deploy" / "temporal.yaml").read_text())
     both = own.keys() & composed.keys()

@@ -93,9 +93,7 @@ def stages(**of_the_first: Any) -> dict[str, Any]:
         ({"machine": "react", "roles": {"default": "big"}}, "roles.default: the agent has no role big"),
     ],
 )
-def test_inner_machine_that_cannot_be_run_is_refused_before_the_run(
-    first: dict[str, Any], problem: str
-) -> None:
+def test_inner_machine_that_cannot_run_is_refused_before_run(first: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidTask, match=problem):
         program_for(task(**stages(**first)), TOOLS, "t-1")
 
@@ -219,7 +217,7 @@ def test_module_adds_extensions_under_both_names() -> None:
     assert rules["short"] is rules["clerk.short"] is clerk.short
 
 
-def test_options_that_name_no_hook_of_a_user_run_shipped_code_alone(tmp_path: Path) -> None:
+def test_options_naming_no_hook_of_user_run_shipped_code_alone(tmp_path: Path) -> None:
     file = tmp_path / "hooked.py"
     file.write_text("HOOKS = dict.fromkeys(('ax', 'größer', 'quo\"te'), len)")
     registry.add_module(load_modules([str(file)])[0])

@@ -99,7 +99,7 @@ def terminal(records: Sequence[Record], result: RunResult) -> dict[int, str]:
     return {int(number): text for number, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-async def test_reply_that_is_read_as_data_is_shown_as_its_machine_reads_it() -> None:
+async def test_reply_read_as_data_is_shown_as_machine_reads_it() -> None:
     """Also where the visit goes on after the reply: here it maps what exists."""
     mapped = {"action": "decision", "strategy": "exploit", "notes": "That is all.",
               "map_slots": [{"slot_name": "table", "source_path": "at_a"}]}  # fmt: skip
@@ -146,7 +146,7 @@ async def test_every_view_tells_the_same_steps_thoughts_and_calls(name: str) -> 
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-async def test_step_behind_a_reply_is_said_to_make_its_calls_first(name: str) -> None:
+async def test_step_behind_reply_is_said_to_make_its_calls_first(name: str) -> None:
     store: dict[str, list[str]] = {}
     done = await local(name, store=store).run("look at a and b", trace_id="one")
     for point in checkpoints(done.records):
@@ -186,7 +186,7 @@ async def test_every_view_counts_the_same_in_each_step(name: str) -> None:
         assert (pair.spent, pair.path) == (spent, tuple(step.path))
 
 
-def test_time_in_which_a_person_was_waited_for_is_in_no_step() -> None:
+def test_time_spent_waiting_for_a_person_is_in_no_step() -> None:
     """Nor does a step begin with the visit that goes on in it."""
     ask = LoggedCall(kind="ask_model", title="ask")
     common: dict[str, Any] = {"machine": "tools", "state": "EXECUTING_TOOLS"}
@@ -207,7 +207,7 @@ def test_time_in_which_a_person_was_waited_for_is_in_no_step() -> None:
     assert ["this step: 2.0 s" in blocks[1], "this step: 3.0 s" in blocks[2]] == [True, True]
 
 
-def test_words_that_repeat_what_came_of_a_call_are_shown_once() -> None:
+def test_words_repeating_what_came_of_call_are_shown_once() -> None:
     done = LoggedCall(kind="run_machine", title="act #1", id="Acting#3:0", output="payment 3")
     ended = Record(seq=1, machine="staged", state="Acting", event="ToObserving", reason="payment 3",
                    answered=(done,), step=1, of_step=1)  # fmt: skip
@@ -219,7 +219,7 @@ def test_words_that_repeat_what_came_of_a_call_are_shown_once() -> None:
     ("words", "times"),
     [("It was paid twice.", 1), ("paid twice.", 1), ("ice.", 2), ("So nothing is due.", 2)],
 )
-def test_words_that_repeat_the_end_of_a_thought_are_left_out_in_every_view(words: str, times: int) -> None:
+def test_every_view_leaves_out_words_repeating_end_of_thought(words: str, times: int) -> None:
     thought = "It was paid twice."
     common: dict[str, Any] = {"machine": "m", "state": "ask", "step": 1, "of_step": 1}
     records = (
@@ -242,7 +242,7 @@ def test_words_that_repeat_the_end_of_a_thought_are_left_out_in_every_view(words
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-async def test_log_names_each_call_where_it_is_asked_for_and_where_it_has_ended(name: str) -> None:
+async def test_log_names_each_call_where_asked_for_and_where_ended(name: str) -> None:
     records = (await run(name)).records
     asked = {call.id: call.title for record in records for call in record.asked}
     ended = {

@@ -197,7 +197,7 @@ async def test_history_that_is_slowly_written_holds_up_no_log(tmp_path: Path) ->
     assert len(archive.records("w")) == 5
 
 
-async def test_history_is_no_longer_fetched_when_the_log_could_not_be_written(tmp_path: Path) -> None:
+async def test_history_is_no_longer_fetched_once_writing_the_log_failed(tmp_path: Path) -> None:
     (tmp_path / "archive.db").write_text("these are my notes" * 100)
     before = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -373,7 +373,7 @@ class Counted(SqliteFile):
         return rows
 
 
-def test_result_for_a_list_takes_no_longer_where_the_log_is_long(tmp_path: Path) -> None:
+def test_result_for_list_takes_no_longer_where_log_is_long(tmp_path: Path) -> None:
     file = Counted(tmp_path / "archive.db", SCHEMA)
     archive = Archive(file)
     archive.add(part(finished=True))

@@ -142,7 +142,7 @@ def test_text_has_no_paths_and_bytes_no_text() -> None:
     assert found[2].problem
 
 
-async def test_lost_or_damaged_body_is_a_problem_of_its_own_text(tmp_path: Path) -> None:
+async def test_lost_or_damaged_body_is_problem_of_its_own_text(tmp_path: Path) -> None:
     blobs = BlobStore(tmp_path)
     good, bad = blobs.put(b"good"), blobs.put(b"bad")
     blobs.objects.write(f"{bad[:2]}/{bad[2:]}", b"evil")

@@ -97,7 +97,7 @@ async def test_call_that_was_made_returns_its_result(runner: Made, effect: str) 
     assert again == first.model_copy(update={"id": "c2"})
 
 
-async def test_failed_unsafe_call_is_not_made_again_and_a_failed_keyed_one_is(runner: Made) -> None:
+async def test_failed_keyed_call_is_repeated_but_not_failed_unsafe_call(runner: Made) -> None:
     for effect, times in (("unsafe", 1), ("keyed", 2)):
         tools, tried = runner(effect)
         results = [await tools.run_tool(request(-1, key=effect)) for _ in range(2)]
@@ -130,9 +130,7 @@ async def test_compensation_that_failed_can_be_tried_again(runner: Made) -> None
     assert undone == [5]
 
 
-async def test_store_that_a_worker_made_at_its_start_knows_of_all_calls_of_later_runs(
-    runner: Made, known: CallsMade
-) -> None:
+async def test_store_made_at_worker_start_knows_calls_of_later_runs(runner: Made, known: CallsMade) -> None:
     known.make()
     tools, paid = runner()
     result = await tools.run_tool(request(after_reset=reset(since=time.time())))
@@ -151,7 +149,7 @@ async def test_unsafe_call_that_was_only_begun_is_unknown(runner: Made, known: C
     assert result.acts_for == tools.tools["pay"].timeout_seconds, "as long as the tool may take"
 
 
-async def test_other_call_in_the_place_of_one_that_was_made_is_asked_about(runner: Made) -> None:
+async def test_different_call_in_place_of_made_one_is_asked_about(runner: Made) -> None:
     """The model decided otherwise after a reset."""
     for effect in ("keyed", "unsafe"):
         tools, paid = runner(effect)
@@ -161,7 +159,7 @@ async def test_other_call_in_the_place_of_one_that_was_made_is_asked_about(runne
         assert 'pay({"cents": 5})' in result.output
 
 
-async def test_same_call_in_another_place_is_asked_about_after_a_reset(runner: Made) -> None:
+async def test_same_call_elsewhere_is_asked_about_after_a_reset(runner: Made) -> None:
     tools, paid = runner()
     await tools.run_tool(request(key="w/r/1/a"))
     elsewhere = await tools.run_tool(request(key="w/r/0/b", after_reset=reset(since=9e12)))
@@ -169,7 +167,7 @@ async def test_same_call_in_another_place_is_asked_about_after_a_reset(runner: M
     assert (elsewhere.error, meant.error, paid) == ("unknown_outcome", None, [5, 5])
 
 
-async def test_store_that_was_lost_knows_no_calls_of_a_reset_run(runner: Made) -> None:
+async def test_lost_store_knows_no_calls_of_a_reset_run(runner: Made) -> None:
     tools, paid = runner()
     result = await tools.run_tool(request(after_reset=reset(since=1.0)))
     assert (result.error, paid) == ("unknown_outcome", [])
@@ -201,7 +199,7 @@ async def test_call_is_not_begun_where_it_cannot_be_written_down(
     assert paid == []
 
 
-async def test_lost_call_is_not_looked_up_where_the_store_is_away(making: Making, damaged: CallsMade) -> None:
+async def test_lost_call_is_not_looked_up_while_store_is_away(making: Making, damaged: CallsMade) -> None:
     looks: list[str] = []
     tools, _ = making(damaged)(reconcile=lambda key, params: looks.append(key))
     with pytest.raises(CallNotBegun):
@@ -210,7 +208,7 @@ async def test_lost_call_is_not_looked_up_where_the_store_is_away(making: Making
 
 
 @pytest.mark.parametrize("effect", ["keyed", "unsafe"])
-async def test_note_of_a_call_that_was_not_begun_counts_for_nothing(
+async def test_note_of_a_call_never_begun_counts_for_nothing(
     runner: Made, known: CallsMade, effect: str
 ) -> None:
     """The store had taken it, and its answer was lost."""
@@ -279,7 +277,7 @@ async def test_tool_without_effects_outside_needs_no_store(making: Making, damag
     assert paid == [5, 5]
 
 
-async def test_call_that_did_not_happen_is_believed_when_its_time_is_over(runner: Made) -> None:
+async def test_not_happened_is_believed_once_the_time_is_over(runner: Made) -> None:
     looks: list[float] = []
     said: list[str] = []
 
@@ -297,7 +295,7 @@ async def test_call_that_did_not_happen_is_believed_when_its_time_is_over(runner
 
 
 @pytest.mark.parametrize("ahead", [172_800, -172_800])
-async def test_another_workers_wrong_clock_does_not_change_how_long_its_call_may_go_on(
+async def test_another_workers_wrong_clock_does_not_change_its_calls_duration(
     runner: Made, known: CallsMade, ahead: float
 ) -> None:
     looks: list[float] = []

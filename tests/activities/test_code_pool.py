@@ -163,7 +163,7 @@ asyncio.run(main())
 """
 
 
-def test_missing_interpreter_is_a_clear_error_that_a_retry_may_mend(tmp_path: Path) -> None:
+def test_missing_interpreter_is_a_clear_error_that_retries_may_mend(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RUNS_ONE_BLOCK, str(tmp_path)],
         cwd=ROOT, env={**os.environ, "MONTY_BIN": "/nowhere/monty"}, capture_output=True, text=True,

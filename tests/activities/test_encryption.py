@@ -116,7 +116,7 @@ async def test_unencrypted_value_passes(blobs: BlobStore) -> None:
     assert await converter(blobs).decode([typed, large]) == [{"a": 1}, "x" * 50_000]
 
 
-async def test_after_rotation_old_values_are_read_and_new_ones_need_the_new_key(blobs: BlobStore) -> None:
+async def test_rotation_keeps_old_values_readable_but_new_need_new_key(blobs: BlobStore) -> None:
     old = await encoded(converter(blobs), MARKER)
     new = await encoded(converter(blobs, ROTATED), MARKER)
     assert (old.metadata["encryption-key-id"], new.metadata["encryption-key-id"]) == (b"2025", b"2026")
@@ -154,7 +154,7 @@ async def test_strangers_encrypted_value_is_refused_at_once(blobs: BlobStore) ->
         assert caught.value.non_retryable
 
 
-async def test_signature_of_an_encrypted_value_makes_no_claim_on_stored_data(blobs: BlobStore) -> None:
+async def test_signature_of_encrypted_value_makes_no_claim_on_data(blobs: BlobStore) -> None:
     claim, value = await encoded(converter(blobs), "x" * 50_000), await encoded(converter(blobs), MARKER)
     body = json.loads(claim.data)
     body["claimData"] = {
@@ -209,7 +209,7 @@ def archived(path: Path, keys: Keys) -> Archive:
     return archive
 
 
-def test_archive_is_sealed_and_its_chain_is_that_of_the_plain_records(tmp_path: Path) -> None:
+def test_archive_is_sealed_and_its_chain_covers_plain_records(tmp_path: Path) -> None:
     plain, sealed = [
         archived(tmp_path / name / "a.db", keys) for name, keys in (("p", Keys()), ("s", BEFORE))
     ]
@@ -261,7 +261,7 @@ def test_wrong_keys_are_named_and_never_shown(value: str, problem: str, environ:
     assert "c2hvcnQ" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_keys_come_from_the_variable_or_the_file_that_it_names(tmp_path: Path, environ: Environ) -> None:
+def test_keys_come_from_variable_or_file_that_it_names(tmp_path: Path, environ: Environ) -> None:
     file = tmp_path / "keys.json"
     file.write_text(json.dumps(GOOD))
     for value in (json.dumps(GOOD), str(file)):

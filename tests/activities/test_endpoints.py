@@ -109,7 +109,7 @@ async def test_each_endpoint_is_sent_its_own_key_alone(
 
 
 @OTHERS
-async def test_base_url_of_a_provider_is_sent_its_key_and_not_openais(
+async def test_base_url_of_a_provider_gets_its_key_not_openais(
     proxied: FakeOpenAI, closing: list[OpenAIProvider], environ: Environ, endpoint: Endpoint
 ) -> None:
     environ["OPENAI_BASE_URL"] = in_clear(endpoint).url
@@ -125,7 +125,7 @@ async def test_base_url_of_a_provider_is_sent_its_key_and_not_openais(
     assert len(proxied.requests) == 1
 
 
-async def test_server_that_a_task_names_gets_no_key_of_its_provider(
+async def test_server_named_by_task_gets_no_key_of_its_provider(
     proxied: FakeOpenAI, closing: list[OpenAIProvider]
 ) -> None:
     for endpoint in ENDPOINTS.values():
@@ -139,7 +139,7 @@ async def test_server_that_a_task_names_gets_no_key_of_its_provider(
     assert not any(key in str(headers) for key in KEYS.values())
 
 
-async def test_second_variable_of_google_counts_where_the_first_is_not_set(
+async def test_second_google_variable_counts_where_first_is_not_set(
     proxied: FakeOpenAI, closing: list[OpenAIProvider], environ: Environ
 ) -> None:
     del environ["GEMINI_API_KEY"]
@@ -195,7 +195,7 @@ async def test_anthropics_list_of_models_is_asked_in_its_own_way(
     assert listing.path.endswith("/models?limit=1000")  # else the newest twenty
 
 
-async def test_googles_list_of_models_has_a_word_in_front_of_each_name(
+async def test_google_lists_each_model_with_a_word_in_front(
     proxied: FakeOpenAI, closing: list[OpenAIProvider]
 ) -> None:
     proxied.models = ("models/gemini-2.5-flash", "models/gemini-2.5-pro")

@@ -120,7 +120,7 @@ def test_no_path_ever_lists_outside_the_root(root: Path, segments: list[str]) ->
     assert not [entry.path for entry in entries if "secret" in entry.path or "git/" in entry.path]
 
 
-def test_folder_that_becomes_a_link_after_the_check_is_not_followed(tmp_path: Path) -> None:
+def test_folder_that_becomes_link_after_check_is_not_followed(tmp_path: Path) -> None:
     """The swap that a race would do between check and use, done at its worst moment."""
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "a.txt").write_text(OUTSIDE)
@@ -283,7 +283,7 @@ def test_root_that_is_the_workers_store_has_no_files(tmp_path: Path) -> None:
         "pytest.py", "CLAUDE.md", "AGENTS.md",
     ],
 )  # fmt: skip
-def test_what_programs_run_by_its_name_is_written_only_if_allowed(tmp_path: Path, name: str) -> None:
+def test_what_programs_run_by_name_is_written_only_if_allowed(tmp_path: Path, name: str) -> None:
     with pytest.raises(PathError, match=r"not open to writing.*RATCHET_WRITE_ANY_NAME"):
         write(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
@@ -400,7 +400,7 @@ def agent_texts(draw: st.DrawFn) -> str:
 
 @settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(agent_texts())
-def test_whatever_loads_as_an_agent_of_its_own_is_not_written(text: str) -> None:
+def test_whatever_loads_as_its_own_agent_is_not_written(text: str) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made).resolve()
         (folder / "helper.py").touch()
@@ -499,7 +499,7 @@ def test_file_with_a_private_key_is_closed_whatever_its_name(tmp_path: Path, con
     assert "[1 files skipped" in found
 
 
-def test_of_a_large_file_only_the_beginning_is_searched_for_a_key(tmp_path: Path) -> None:
+def test_only_beginning_of_large_file_is_searched_for_key(tmp_path: Path) -> None:
     """Else a sparse file of a terabyte would hold up the tool for hours before it is replaced."""
     for begins, replaced in ((b"", True), (PEM.encode(), False)):
         with (tmp_path / "disk.img").open("wb") as file:

@@ -102,7 +102,7 @@ async def test_match_across_windows_is_found_up_to_its_longest_length() -> None:
             assert [(match["start"], match["end"]) for match in found] == [(begin, begin + length)]
 
 
-async def test_many_matches_are_capped_with_a_note_where_to_go_on() -> None:
+async def test_many_matches_are_capped_with_note_where_to_continue() -> None:
     notes: list[str] = []
     functions = MaterialFunctions(Material("wörd ".encode() * 2500), notes.append)
     starts: list[int] = []

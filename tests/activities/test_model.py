@@ -227,7 +227,7 @@ async def test_failure_has_class_cause_and_delay(
     assert error.next_retry_delay == (None if delay is None else timedelta(seconds=delay))
 
 
-async def test_provider_that_counts_nothing_gets_an_estimate_and_the_tasks_price(
+async def test_provider_without_counts_gets_estimate_and_the_tasks_price(
     cache: ConversationCache,
 ) -> None:
     own = ModelActivities({"fixed": Fixed(ModelReplied(text="yes yes!"))}, cache)
@@ -284,7 +284,7 @@ async def test_wait_beyond_the_runs_time_is_named(model: ModelActivities) -> Non
 
 
 @pytest.mark.parametrize(("failing", "asked"), [("status:503", 1), ("context", 2)])
-async def test_question_behind_a_call_is_not_asked_while_the_provider_fails(
+async def test_no_model_is_asked_behind_a_call_while_provider_fails(
     model: ModelActivities, server: FakeOpenAI, failing: str, asked: int
 ) -> None:
     wanted = request(Setup(model=ModelSpec(name=f"{failing}+{failing}+echo")), GOAL)

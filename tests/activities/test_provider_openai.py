@@ -288,7 +288,7 @@ async def test_bomb_needs_no_memory(provider: OpenAIProvider, server: FakeOpenAI
         tracemalloc.stop()
 
 
-async def test_event_of_a_stream_is_bounded_and_the_stream_is_not(server: FakeOpenAI) -> None:
+async def test_each_event_of_stream_is_bounded_but_not_whole_stream(server: FakeOpenAI) -> None:
     provider = OpenAIProvider(None, server.base_url, max_body_bytes=100_000)
     body = str(streamed(*[{"content": "word "}] * 4000).body)
     assert len(body) > 200_000
@@ -302,7 +302,7 @@ async def test_event_of_a_stream_is_bounded_and_the_stream_is_not(server: FakeOp
 
 
 @BOTH
-async def test_key_that_the_server_repeats_is_in_no_part_of_the_reply(
+async def test_key_repeated_by_server_is_in_no_part_of_reply(
     provider: OpenAIProvider, server: FakeOpenAI, stream: bool
 ) -> None:
     forms = [KEY, base64.b64encode(KEY.encode()).decode(), KEY.encode().hex()]

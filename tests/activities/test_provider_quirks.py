@@ -78,7 +78,7 @@ async def test_system_role_becomes_the_users_where_there_is_none(
     "can only concatenate str (not 'NoneType') to str",
     "Missing 'content' in message",
 ])  # fmt: skip
-async def test_call_without_text_has_an_empty_one_where_null_is_refused(
+async def test_call_without_text_has_empty_text_where_null_is_refused(
     provider: OpenAIProvider, server: FakeOpenAI, words: str
 ) -> None:
     asks = Message(role="assistant", content="", tool_calls=(NativeCall(id="c", name="look"),))
@@ -169,7 +169,7 @@ async def test_reasoning_behind_calls_goes_back_where_the_server_wants_it(
     assert found == [None, "I must look."]
 
 
-async def test_half_a_character_pair_that_is_kept_harms_no_later_question(
+async def test_kept_half_of_surrogate_pair_harms_no_later_model_call(
     provider: OpenAIProvider, server: FakeOpenAI
 ) -> None:
     signed = {**call("a", "look", "{}", 0), "extra_content": {"signature": "a\ud800"}}
@@ -201,7 +201,7 @@ async def test_call_that_a_model_wrote_as_text_is_a_call(
     assert reply.text in ("", "Let me see.")
 
 
-async def test_call_in_a_text_is_a_quotation_where_the_server_reads_calls(
+async def test_call_in_text_is_quoted_where_server_reads_calls(
     provider: OpenAIProvider, server: FakeOpenAI
 ) -> None:
     asked = setup("m", tools=(LOOK,))
@@ -235,7 +235,7 @@ async def test_text_that_is_no_call_stays_text(
     assert (reply.text, reply.tool_calls) == (text, ())
 
 
-async def test_thoughts_in_front_of_the_text_are_no_part_of_it(
+async def test_thoughts_in_front_of_text_are_not_part_of_it(
     provider: OpenAIProvider, server: FakeOpenAI
 ) -> None:
     server.queue(Answer("<think>\nWell {1}.\n</think>\n\nYes, <think>."))
@@ -282,7 +282,7 @@ async def test_tokens_are_counted_where_servers_put_them(
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("ignores", [True, False], ids=["ignores", "refuses"])
-async def test_reply_is_asked_for_by_a_tool_where_schemas_are_unknown(
+async def test_reply_is_requested_by_tool_where_schemas_are_unknown(
     provider: OpenAIProvider, server: FakeOpenAI, ignores: bool, api: str
 ) -> None:
     field = "response_format" if api == "chat" else "text.format"
@@ -323,7 +323,7 @@ async def test_key_of_a_request_is_that_of_its_body_alone(
     assert second == third
 
 
-async def test_reply_is_asked_for_in_words_where_tools_are_unknown_too(
+async def test_reply_is_requested_in_words_where_tools_are_unknown_too(
     provider: OpenAIProvider, server: FakeOpenAI
 ) -> None:
     server.queue(

@@ -292,7 +292,7 @@ async def test_question_in_line_is_not_overtaken_when_there_is_room(tmp_path: Pa
     limits.close()
 
 
-async def test_large_question_is_not_starved_by_small_ones_of_another_worker(
+async def test_small_calls_of_another_worker_do_not_starve_large_one(
     worker_on: Workers, counted: Counted
 ) -> None:
     limits = {"counted_small": RateLimit(tokens_per_minute=100)}
@@ -334,7 +334,7 @@ async def test_runs_own_time_ends_the_wait(worker_on: Workers) -> None:
     assert "rate limit counted/small" in error.message
 
 
-async def test_wait_is_not_in_the_models_own_time_and_is_tried_again(worker_on: Workers) -> None:
+async def test_waiting_spends_none_of_models_own_time_and_is_retried(worker_on: Workers) -> None:
     worker = worker_on(counted_small=ONE)
     await ask(worker, "a")
     error = await Asking(worker, "b", start_to_close_timeout=timedelta(seconds=121.5)).failure()
@@ -362,7 +362,7 @@ async def test_stopping_worker_hands_its_waiting_questions_back(worker_on: Worke
     assert (error.type, error.details[0]["type"], error.non_retryable) == (TRANSIENT, "rate_limit", False)
 
 
-async def test_questions_beyond_the_most_that_may_wait_give_their_slots_back(worker_on: Workers) -> None:
+async def test_model_calls_beyond_the_waiting_limit_give_slots_back(worker_on: Workers) -> None:
     worker = worker_on(most_waiting=1, **{"counted_*": ONE})
     await ask(worker, "a")
     given: dict[str, Any] = {"schedule_to_close_timeout": timedelta(seconds=20)}

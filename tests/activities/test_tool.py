@@ -112,7 +112,7 @@ def test_cost_that_cannot_be_added_up_is_refused(cost: float) -> None:
         ToolReturn("x", cost_usd=cost)
 
 
-def test_every_file_in_the_folder_is_a_tool_under_its_own_name() -> None:
+def test_every_file_in_folder_is_tool_under_its_own_name() -> None:
     files = {path.stem for path in (ROOT / "activities" / "tools").glob("*.py")}
     assert list(load()) == sorted(files - {"__init__", *NOT_TOOLS})
 
@@ -164,7 +164,7 @@ async def test_users_file_adds_its_tool(tmp_path: Path) -> None:
     assert result.output == "HEY"
 
 
-def test_users_tool_with_a_shipped_name_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_users_tool_with_shipped_name_is_refused_with_line(tmp_path: Path) -> None:
     file = write_tool(tmp_path, "mine.py", "calculator")
     with pytest.raises(
         ExtensionError, match=r"mine\.py: line \d+: a tool calculator, and .* rename this one"
@@ -174,7 +174,7 @@ def test_users_tool_with_a_shipped_name_is_refused_with_its_line(tmp_path: Path)
     assert list(load(str(tmp_path / "same.py"))) == list(load()), "to import it is no harm"
 
 
-def test_two_users_tools_of_one_name_are_refused_with_both_files(tmp_path: Path) -> None:
+def test_two_users_tools_of_one_name_are_refused_naming_both(tmp_path: Path) -> None:
     one, two = write_tool(tmp_path, "one.py", "same"), write_tool(tmp_path, "two.py", "same")
     with pytest.raises(ExtensionError, match=r"two\.py: a tool same is in .*one\.py, too"):
         load(one, two)

@@ -119,7 +119,7 @@ async def test_reconcile_gets_key_and_arguments_and_may_repeat() -> None:
     assert (found.outcome, seen) == ("happened", [KEY, Pay(cents=7), KEY, "", 2])
 
 
-async def test_transient_failure_to_find_out_is_raised_until_the_last_attempt() -> None:
+async def test_transient_failure_to_find_out_raises_until_last_attempt() -> None:
     for attempt in (1, 2):
         with pytest.raises(TransientError, match="busy"):
             await reconciled(ConnectionResetError("busy"), attempt)

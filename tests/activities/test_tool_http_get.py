@@ -81,7 +81,7 @@ async def test_text_comes_with_status_type_and_address(site: Site) -> None:
     assert f"host: 127.0.0.1:{site.port}" in site.asked[0].lower()
 
 
-async def test_request_goes_to_the_checked_address_with_the_name_as_host(site: Site) -> None:
+async def test_request_goes_to_checked_address_with_name_as_host(site: Site) -> None:
     site.pages |= {"/": moved("/home"), "/home": page(b"home")}
     looked_up: list[str] = []
 

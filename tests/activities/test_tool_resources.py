@@ -192,7 +192,7 @@ async def test_call_that_is_stopped_closes_nothing() -> None:
     await resources.close()
 
 
-async def test_failure_to_open_names_the_resource_and_the_next_call_tries_again() -> None:
+async def test_failed_opening_names_the_resource_and_next_call_tries_again() -> None:
     FAILURES.append(PermissionError("wrong password"))
     runner = runner_of(tool(effect="unsafe"))
     with captured_logs() as logged:
@@ -267,7 +267,7 @@ async def test_tool_is_not_run_when_opening_has_taken_its_time(blocks: bool) -> 
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-async def test_opening_that_hangs_is_given_up_and_the_next_call_tries_again(stubborn: bool) -> None:
+async def test_hanging_opening_is_given_up_and_next_call_tries_again(stubborn: bool) -> None:
     @asynccontextmanager
     async def open_slowly() -> AsyncIterator[int]:
         tries.append(len(tries))

@@ -111,7 +111,7 @@ async def test_run_that_temporal_has_forgotten_comes_from_the_archive(
             await exported(later, "nobody-has-it")
 
 
-async def test_forgotten_run_that_was_reset_is_exported_without_what_was_replaced(
+async def test_forgotten_run_after_reset_is_exported_without_replaced_part(
     agents: AgentClient, temporal: Client, settings: Settings
 ) -> None:
     run = (await agents.run(talk())).workflow_id

@@ -79,7 +79,7 @@ async def test_altered_result_is_named_though_nothing_follows_from_it() -> None:
     assert results
 
 
-def test_every_checked_part_of_a_record_is_one_of_its_fields() -> None:
+def test_every_checked_part_of_record_is_one_of_its_fields() -> None:
     assert set(Record.model_fields) >= CONTENT
 
 

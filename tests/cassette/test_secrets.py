@@ -57,7 +57,7 @@ def test_key_of_a_well_known_form_is_removed(secret: str) -> None:
     assert (removed, SECRET in str(clean), "ASIA" in str(clean)) == (1, False, False)
 
 
-def test_number_is_removed_where_its_name_says_that_it_is_a_secret() -> None:
+def test_number_is_removed_where_its_name_says_secret() -> None:
     call = {"passcode": 482913, "code": 482913, "codes": [482913], "pin_token": [1234567], "cents": 100000}
     course = [{"arguments": call, "text": json.dumps({"passcode": 482913}), "other": "it is 482913"}]
     clean, removed = without_secrets({"course": course})

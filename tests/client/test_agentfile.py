@@ -310,7 +310,7 @@ def test_bare_model_names_may_be_changed(tmp_path: Path, models: str) -> None:
     assert agent.models["default"] == ModelSpec(name="gpt", base_url="http://localhost:1/v1")
 
 
-def test_provider_of_a_file_does_not_outlive_its_model_or_server(tmp_path: Path) -> None:
+def test_provider_in_file_does_not_outlive_its_model_or_server(tmp_path: Path) -> None:
     path, url = tmp_path / "a.yaml", "http://localhost:1/v1"
     path.write_text("models: {default: {provider: openai, name: gpt, seed: 7}, judge: {provider: mine}}\n")
     claude = Choice(agent=str(path), model="claude-x").finish()[0].models
@@ -330,7 +330,7 @@ def test_scripted_model_keeps_the_script_of_the_file(tmp_path: Path) -> None:
     assert Choice(model="scripted").finish()[0].models["default"].provider == "scripted"
 
 
-def test_model_and_server_of_the_command_line_are_for_every_role(tmp_path: Path) -> None:
+def test_model_and_server_of_command_line_are_for_every_role(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(
         "models: {default: {name: big, seed: 7}, judge: {provider: scripted, script: [{reply: hi}]}}\n"
@@ -346,7 +346,7 @@ def test_model_and_server_of_the_command_line_are_for_every_role(tmp_path: Path)
 @pytest.mark.parametrize(
     ("setting", "key"), [("peopel.unattended=true", "people"), ("limts={tokens: 5}", "limits")]
 )
-def test_misspelt_key_of_an_option_is_named_with_what_was_meant(setting: str, key: str) -> None:
+def test_misspelt_option_key_is_named_with_what_was_meant(setting: str, key: str) -> None:
     agent, draft = Choice(model="scripted", settings=[setting]).finish()
     with pytest.raises(UsageError) as refused:
         Catalog.load(Settings()).check(agent, draft)

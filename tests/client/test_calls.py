@@ -45,7 +45,7 @@ def test_reason_is_for_people_and_says_nothing_of_calls() -> None:
     assert [call.text for call in reading.calls] == [forged]
 
 
-def test_refused_call_is_told_whatever_ids_and_outputs_there_were_before() -> None:
+def test_refused_call_is_shown_whatever_ids_and_outputs_came_before() -> None:
     reader = RecordReader()
     refused = Message(role="tool", content='{"error": "over budget"}', tool_call_id="c1")
     wanted = Message(
@@ -72,13 +72,13 @@ def test_error_is_named_and_empty_results_say_so() -> None:
     assert call.text == "(nothing)"
 
 
-def test_call_has_the_arguments_that_were_used_and_who_gave_them() -> None:
+def test_call_has_arguments_used_and_who_gave_them() -> None:
     ran = made("b", arguments={"x": 2}, edited_by="Bob (claimed)")
     (call,) = RecordReader().read(record(answered=[ran])).calls
     assert (call.arguments, call.edited_by) == ({"x": 2}, "Bob (claimed)")
 
 
-def test_console_step_has_the_calls_of_any_machine_and_what_it_says() -> None:
+def test_console_step_has_calls_and_words_of_any_machine() -> None:
     (step,) = steps_of([record(answered=[made("it is b")], reason="b was found")])
     assert [(item.kind, item.text, [call.text for call in item.calls]) for item in step.items] == [
         ("call", "", ["it is b"]), ("note", "b was found", []),
@@ -123,7 +123,7 @@ def test_step_in_one_line_says_once_what_the_machine_repeats() -> None:
     ]  # fmt: skip
 
 
-def test_step_in_one_line_has_each_call_as_it_was_made() -> None:
+def test_step_in_one_line_has_each_call_as_made() -> None:
     asked = [LoggedCall(kind="call_tools", title='pay(to="Eve")', id="a")]
     ran = LoggedCall(kind="call_tools", title='pay(to="Ada")', id="a", edited_by="Bob (claimed)")
     wants = record(to="act", thought="I pay.", asked=asked)
@@ -133,7 +133,7 @@ def test_step_in_one_line_has_each_call_as_it_was_made() -> None:
     ]
 
 
-def test_step_in_one_line_says_why_a_state_was_entered_again() -> None:
+def test_step_in_one_line_says_why_state_was_reentered() -> None:
     again = record(to="run", thought="x" * 1000, reason="Expecting property name")
     (line,) = lines_of([again, record(seq=2, thought="[]")])
     assert line.summary == f"{'x' * 149}…; again: Expecting property name"

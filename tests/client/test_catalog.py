@@ -195,7 +195,7 @@ def test_shipped_agent_names_what_there_is(path: Path) -> None:
         ),
     ],
 )
-def test_call_of_a_script_that_could_not_be_made_is_named(
+def test_call_in_script_that_could_not_be_made_is_named(
     catalog: Catalog, tmp_path: Path, entry: str, key: str, words: str
 ) -> None:
     path = tmp_path / "bad.yaml"
@@ -273,7 +273,7 @@ def test_missing_key_is_told_with_the_place_of_its_model(environ: Environ, tmp_p
         assert "; OPENAI_APIKEY is set, which is another name" in str(refused.value)
 
 
-def test_module_whose_provider_has_the_name_of_another_is_left_out(tmp_path: Path) -> None:
+def test_module_with_provider_name_of_another_module_is_left_out(tmp_path: Path) -> None:
     older, newer = (tmp_path / f"{name}.py" for name in ("older_tail", "newer_tail"))
     for file in (older, newer):
         file.write_text(
@@ -323,7 +323,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
         ),
     ],
 )
-def test_nothing_remembered_runs_in_an_agent_that_does_not_name_it(
+def test_nothing_remembered_runs_in_agent_that_does_not_name_it(
     others: Catalog, tmp_path: Path, text: str, key: str, what: str
 ) -> None:
     path, file = tmp_path / "bad.yaml", others.settings.modules[1]

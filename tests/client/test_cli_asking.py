@@ -39,7 +39,7 @@ def test_keys_before_the_question_never_answer_it(cli: Cli, tmp_path: Path, answ
     assert [one["outcome"] for one in cli("result", run, "--json").json["decisions"]] == ["rejected"]
 
 
-def test_keys_before_a_question_and_behind_an_answer_answer_no_question(cli: Cli, tmp_path: Path) -> None:
+def test_keys_before_question_and_behind_answer_answer_no_question(cli: Cli, tmp_path: Path) -> None:
     """prompt_toolkit would keep those behind an answer for its next prompt."""
     agent = agent_file(tmp_path, "once", "twice")
     with cli.terminal("run", "--agent", agent, "--id", "ahead", "go") as terminal:

@@ -109,7 +109,7 @@ def test_impure_machine_is_named_where_it_was_started(cli: Cli, tmp_path: Path) 
     assert f"{machine}, line" in found.out
 
 
-def test_what_an_own_tool_raises_is_shown_with_file_and_line(cli: Cli, tmp_path: Path) -> None:
+def test_exception_of_own_tool_is_shown_with_file_and_line(cli: Cli, tmp_path: Path) -> None:
     tool, agent = tmp_path / "breaks.py", tmp_path / "breaks.yaml"
     tool.write_text(
         "from pydantic import BaseModel\nfrom ratchet import Tool\n"

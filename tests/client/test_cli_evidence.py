@@ -157,7 +157,7 @@ def test_certificate_is_shown_where_there_is_one(cli: Cli, certified: Path, done
     assert "certificate" not in cli("doctor").out
 
 
-def test_run_of_edited_code_says_so_and_older_runs_do_not(cli: Cli, certified: Path, tmp_path: Path) -> None:
+def test_run_of_edited_code_says_so_and_older_do_not(cli: Cli, certified: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(certified, tmp_path / "edited"))
     machine = folder / MACHINE.name
     machine.write_text(machine.read_text().replace('"proven_machine"', '"edited_machine"'))

@@ -61,7 +61,7 @@ def test_commands_import_no_more_than_they_show(tmp_path: Path) -> None:
     ], done.stdout + done.stderr
 
 
-def test_list_shows_a_shipped_agent_that_was_changed_as_it_is(tmp_path: Path) -> None:
+def test_list_shows_changed_shipped_agent_as_it_is(tmp_path: Path) -> None:
     known, changed = shipped_agents()[:2]
     copied = Path(shutil.copy(known, tmp_path))
     (tmp_path / changed.name).write_text(changed.read_text() + "\n")

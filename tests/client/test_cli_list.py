@@ -110,7 +110,7 @@ async def test_run_that_was_reset_is_there_once(home: tuple[Cli, Client]) -> Non
     assert [(one["id"], one["progress"]) for one in found] == [("reset", "running"), ("run-29", "terminated")]
 
 
-async def test_run_with_a_status_that_the_sdk_does_not_know_breaks_nothing(tmp_path: Path) -> None:
+async def test_run_with_status_unknown_to_the_sdk_breaks_nothing(tmp_path: Path) -> None:
     """Newer servers can pause a workflow by themselves."""
     async with real_server(Settings(data_dir=tmp_path), "frontend.WorkflowPauseEnabled=true") as temporal:
         address = str(temporal.service_client.config.target_host)
@@ -149,7 +149,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_table_on_a_terminal_is_cut_at_its_edge_and_has_styles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_on_terminal_is_cut_at_edge_and_has_styles(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         [("✓", "green"), ("漢字", ""), ("many words that do not fit there", "")],
         [("", ""), ("b", ""), ("c", "")],

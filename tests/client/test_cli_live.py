@@ -131,7 +131,7 @@ def test_several_calls_stand_above_their_own_results() -> None:
     assert "     → add(a=1)\n       one\n     → sub(a=2)\n       two\n" in found
 
 
-def test_call_that_a_person_edited_is_shown_as_it_was_made() -> None:
+def test_edited_call_is_shown_as_it_was_made() -> None:
     found = shown(
         [
             STARTED,
@@ -177,7 +177,7 @@ def test_lines_hang_and_links_stay_whole(width: int) -> None:
     assert all(len(line) <= width for line in lines if LINK not in line)
 
 
-def test_record_of_the_log_is_wrapped_below_itself_on_a_terminal() -> None:
+def test_log_record_is_wrapped_below_itself_on_a_terminal() -> None:
     file = io.StringIO()
     view = LiveView(Console(file=file, width=60, force_terminal=True, color_system=None), verbose=True)
     view.show(record("ask", "Replied", "run", 1, **said(f"a\tb {'some words ' * 20}{LINK}")))
@@ -222,7 +222,7 @@ def test_refusal_and_what_people_do_are_shown_with_who() -> None:
     assert "✗ refused: undeclared field x" in found
 
 
-def test_call_of_any_machine_is_shown_with_its_result_and_what_the_machine_says() -> None:
+def test_call_of_any_machine_shows_result_and_what_machine_says() -> None:
     found = shown(
         [
             STARTED,
@@ -235,7 +235,7 @@ def test_call_of_any_machine_is_shown_with_its_result_and_what_the_machine_says(
     )
 
 
-def test_words_that_repeat_what_was_said_or_returned_are_shown_once() -> None:
+def test_words_repeating_what_was_said_or_returned_are_shown_once() -> None:
     found = shown(
         [
             STARTED,
@@ -284,7 +284,7 @@ def test_thought_stands_above_what_people_are_asked_about_its_call() -> None:
     assert "I pay." in file.getvalue()
 
 
-def test_answer_that_the_machine_repeats_after_its_thought_is_shown_once() -> None:
+def test_answer_repeated_by_machine_after_thought_is_shown_once() -> None:
     ended = record("ask", "Ended", "done", 1, reason="It is b.")
     found = shown(
         [STARTED, record("ask", "Replied", "ask", 1, **said("FINAL: It is b.")), ended], answer="It is b."
@@ -299,7 +299,7 @@ def test_question_that_ends_the_run_says_why_once() -> None:
     assert found == "\n  1  → ask\n\nbad_key: no key\n✓ done · 1 step"
 
 
-def test_failed_call_is_named_as_an_error_even_if_its_output_does_not_look_so() -> None:
+def test_failed_call_is_named_error_whatever_its_output_looks_like() -> None:
     ran = record("run", "Ran", "ask", 1, answered=made(("send()", "3 of 4"), error="failed"))
     assert "→ send()\n       failed: 3 of 4\n" in shown([STARTED, ran])
 
@@ -351,7 +351,7 @@ def test_line_below_the_blocks_says_in_words_what_goes_on(state: str) -> None:
 
 
 @pytest.mark.parametrize("doing", ["asking the model", 'calling look(path="\n' + "a/" * 90 + '")'])
-def test_line_below_the_blocks_says_what_is_under_way_and_since_when(doing: str) -> None:
+def test_line_below_blocks_says_what_is_running_since_when(doing: str) -> None:
     file = io.StringIO()
     view = LiveView(Console(file=file, width=80, color_system=None, force_terminal=True))
     facts = {"agent": "a", "machine": "m", "machine_version": "1", "state": "init", "step": 1}
@@ -366,7 +366,7 @@ def test_line_below_the_blocks_says_what_is_under_way_and_since_when(doing: str)
     assert re.search(r"ask \d s *$", file.getvalue(), flags=re.MULTILINE)
 
 
-def test_each_failed_attempt_is_printed_once_and_a_running_one_is_no_failure() -> None:
+def test_each_failed_attempt_prints_once_and_running_is_no_failure() -> None:
     file = io.StringIO()
     view = LiveView(Console(file=file, width=80, color_system=None, force_terminal=True))
     one, two = {"a attempt 2": "weather() fails"}, {"b attempt 2": "map() fails"}

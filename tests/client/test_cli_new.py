@@ -58,7 +58,7 @@ def test_run_without_an_agent_names_those_of_the_folder(cli: Cli) -> None:
     assert "`ratchet run --agent agent.yaml ...`" in found.err
 
 
-def test_new_machine_runs_and_its_test_and_a_tools_test_pass(cli: Cli) -> None:
+def test_new_machine_runs_and_tests_of_machine_and_tool_pass(cli: Cli) -> None:
     assert cli("new", "machine", "brief_writer").code == cli("new", "tool", "jot_down").code == 0
     assert len(Path("brief_writer.py").read_text().splitlines()) <= 70
     ran = cli("run", "--agent", "brief_writer.yaml", "Why do ships float?")

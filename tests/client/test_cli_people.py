@@ -181,9 +181,7 @@ async def test_edited_arguments_and_comments_reach_the_run(
     assert (late.code, run in late.err) == (3, True)
 
 
-async def test_edited_arguments_are_shown_and_sent_with_the_types_of_the_tool(
-    agents: AgentClient, say: Say
-) -> None:
+async def test_edited_arguments_are_shown_and_sent_with_tools_types(agents: AgentClient, say: Say) -> None:
     run = await asked(agents, "cli-typed")
     seen = (await agents.requests(run))[0].arguments
     same = await say("edit", run, "--args", json.dumps(seen))
@@ -331,7 +329,7 @@ async def test_key_below_what_is_no_folder_is_refused_as_that(say: Say, tmp_path
             assert f"the folder {(tmp_path / 'file' / inside).parent} cannot be made" in refused.err
 
 
-async def test_encryption_key_is_added_to_the_file_of_a_relative_path(say: Say, tmp_path: Path) -> None:
+async def test_encryption_key_is_added_to_file_of_relative_path(say: Say, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     names = [(await say("key", "encryption", relative(file))).out.strip() for _ in range(2)]
     assert list(json.loads(file.read_text())) == names

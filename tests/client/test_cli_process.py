@@ -122,9 +122,7 @@ def test_codec_server_says_where_it_answers(data_dir: Path, tmp_path: Path) -> N
     assert cli("codec", "--listen", "8888").code == 2
 
 
-def test_run_for_other_workers_is_refused_beside_one_without_its_modules(
-    data_dir: Path, tmp_path: Path
-) -> None:
+def test_detached_run_is_refused_beside_worker_without_its_modules(data_dir: Path, tmp_path: Path) -> None:
     agent = agent_file(tmp_path, "first", more="approvals: {effects: {unsafe: never}}")
     cli = Cli(data_dir, tmp_path)
     with running("dev", **cli.variables) as worker:

@@ -194,7 +194,7 @@ def test_remembered_modules_are_listed_and_forgotten(tmp_path: Path) -> None:
     assert not cli("modules").out
 
 
-def test_run_gets_nothing_of_a_module_that_only_an_earlier_command_named(cli: Cli, tmp_path: Path) -> None:
+def test_run_gets_nothing_of_module_that_only_earlier_command_named(cli: Cli, tmp_path: Path) -> None:
     home, file, agent = Path(cli.variables["RATCHET_DATA_DIR"]), tmp_path / "v1.py", tmp_path / "v2.yaml"
     mine = (ROOT / "examples" / "new" / "my_machine.py").read_text()
     file.write_text(mine.replace('name="my_machine"', 'name="of_v1"'))

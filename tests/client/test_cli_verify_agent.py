@@ -352,7 +352,7 @@ def test_file_that_is_none_is_wrong_usage(cli: Cli, tmp_path: Path) -> None:
     assert "missing.yaml" in shown.err
 
 
-def test_agent_with_a_named_output_is_compared_with_an_older_one(tmp_path: Path, cli: Cli) -> None:
+def test_agent_with_named_output_is_compared_with_older_one(tmp_path: Path, cli: Cli) -> None:
     """The module is that of the new one; an answer that is asked for again counts in both."""
     (tmp_path / "form.py").write_text(
         "from pydantic import BaseModel\n\nclass Refund(BaseModel):\n    a: int\n"
@@ -631,7 +631,7 @@ def test_bound_of_what_the_solver_cannot_find_is_unknown(cli: Cli, tmp_path: Pat
     assert against(cli, tmp_path, of(1), of(3)) == (0, ["nothing is newly allowed"])
 
 
-def test_more_calls_of_a_tool_that_only_reads_and_sends_are_named(cli: Cli, tmp_path: Path) -> None:
+def test_more_calls_of_reading_and_sending_tool_are_named(cli: Cli, tmp_path: Path) -> None:
     def of(calls: int) -> dict[str, object]:
         return {"tools": ["http_get"], "rules": [{"tools": ["http_get"], **passes(calls=calls)}]}
 

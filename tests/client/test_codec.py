@@ -83,9 +83,7 @@ async def test_encrypted_large_and_plain_values_are_decoded(server: str, coded: 
     assert {one.metadata["encoding"] for one in found} == {b"json/plain"}
 
 
-async def test_huge_values_wait_for_their_download_where_the_ui_wants_it(
-    server: str, coded: Settings
-) -> None:
+async def test_huge_values_wait_for_download_where_ui_wants_it(server: str, coded: Settings) -> None:
     small, huge = made = await converter(coded).encode([LARGE, "x" * 2_000_000])
     found = received(await post(server, sent(made), "/decode?preserveStorageRefs=true"))
     assert (json.loads(found[0].data), found[1]) == (LARGE, huge)

@@ -172,7 +172,7 @@ def test_named_modules_are_remembered_for_one_directory(tmp_path: Path) -> None:
     assert load_settings(home).modules == ()
 
 
-def test_module_that_is_named_again_is_the_newest_and_can_be_forgotten(tmp_path: Path) -> None:
+def test_module_named_again_is_newest_and_can_be_forgotten(tmp_path: Path) -> None:
     one, two = (str(tmp_path / name) for name in ("one.py", "two.py"))
     for name in (one, two, one):
         Path(name).touch()

@@ -238,7 +238,7 @@ async def test_rejected_and_edited_calls(browser: Browser, agents: AgentClient, 
     assert [marks(settings, line) for line in ("web-no", "web-before", "web-\u00e4fter")] == [0, 0, 1]
 
 
-async def test_edit_form_knows_the_tools_of_the_run_and_not_those_of_its_own_process(
+async def test_edit_form_knows_tools_of_run_not_of_own_process(
     working: Client, agents: AgentClient, settings: Settings
 ) -> None:
     elsewhere = settings.model_copy(update={"modules": ()})
@@ -565,9 +565,7 @@ async def test_output_of_a_run_is_shown_as_data(browser: Browser, agents: AgentC
     assert re.search(r'\{\s*"sum": 3\s*\}', page.text)
 
 
-async def test_bound_is_shown_with_what_is_left_and_on_the_request(
-    browser: Browser, agents: AgentClient
-) -> None:
+async def test_bound_is_shown_with_what_remains_and_on_request(browser: Browser, agents: AgentClient) -> None:
     run = await agents.start(bounded("one", "two", "three", calls=2))
     request = await opened(agents, run)
     page = re.sub(r"\s+", " ", (await browser.get("/run", id=run)).text)
@@ -660,7 +658,7 @@ async def test_agents_page_says_what_it_can_do_with_nobody_asked(
     ({"standing_approval": {}}, "effects.unsafe", True), ({}, "effects.unsafe", False),
     ({}, "tools.pay", True),
 ])  # fmt: skip
-def test_what_was_approved_for_later_counts_for_what_may_pass_unasked(
+def test_standing_approvals_count_for_what_may_pass_unasked(
     given: JsonObject, rule: str, counts: bool
 ) -> None:
     """Also a standing approval that names no arguments."""
@@ -713,7 +711,7 @@ async def test_questions_about_where_a_run_was_do_not_queue(tmp_path: Path) -> N
         await answers.answer(RadiusQuestion(agent=AgentSpec(), modules=(), specs=()))
 
 
-async def test_open_request_says_what_the_run_could_do_without_the_person(
+async def test_open_request_says_what_run_could_do_without_person(
     browser: Browser, agents: AgentClient
 ) -> None:
     """By what is left of the bound, and nothing more once it is used up."""
@@ -801,7 +799,7 @@ async def test_nothing_is_shown_or_done_without_the_link(agents: AgentClient) ->
         assert "set-cookie" not in answer.headers
 
 
-async def test_link_gives_a_session_that_scripts_and_other_pages_do_not_get(agents: AgentClient) -> None:
+async def test_link_gives_session_hidden_from_scripts_and_other_pages(agents: AgentClient) -> None:
     browser = Browser(agents)
     answer = await browser.login()
     assert answer.status_code == 303
@@ -818,7 +816,7 @@ async def test_link_gives_a_session_that_scripts_and_other_pages_do_not_get(agen
         assert "secure" in proxied.headers["set-cookie"].lower()
 
 
-async def test_cookie_goes_to_no_other_port_and_opens_nothing_outside_the_secret_place(
+async def test_cookie_reaches_no_other_port_and_opens_only_secret_place(
     browser: Browser,
 ) -> None:
     for path in PAGES:
@@ -924,9 +922,7 @@ class Interrupted(AgentClient):
         return await super().log(run, since, full=full, partial=partial)
 
 
-async def test_log_of_a_run_that_is_over_is_read_again_after_a_failure(
-    agents: AgentClient, ended: str
-) -> None:
+async def test_log_of_finished_run_is_read_again_after_failure(agents: AgentClient, ended: str) -> None:
     views = RunViews(Interrupted(agents.connection))
     view = await views.view(ended)
     assert (view.records, view.problem) == ((), "the server does not answer")
@@ -937,13 +933,13 @@ async def test_log_of_a_run_that_is_over_is_read_again_after_a_failure(
     assert not view.problem
 
 
-async def test_odd_address_is_answered_and_is_no_error_of_the_console(browser: Browser, ended: str) -> None:
+async def test_odd_address_is_answered_without_error_of_the_console(browser: Browser, ended: str) -> None:
     for address in ODD_ADDRESSES:
         answer = await browser.http.get(address.replace("{run}", ended))
         assert answer.status_code < 500, (address[:60], answer.text)
 
 
-async def test_odd_field_is_answered_and_is_no_error_of_the_console(browser: Browser, ended: str) -> None:
+async def test_odd_field_is_answered_without_error_of_the_console(browser: Browser, ended: str) -> None:
     for path, fields in (
         ("/command", {"command": "pause"}),
         ("/command", {"command": "limits", "cap.model_calls": HUGE}),

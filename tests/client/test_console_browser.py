@@ -184,7 +184,7 @@ async def test_each_of_six_windows_forgets_steps_that_were_rolled_back(
     await agents.command(run, "abort")
 
 
-async def test_a_person_follows_a_run_rolls_it_back_and_aborts_it(page: Page, agents: AgentClient) -> None:
+async def test_person_follows_run_rolls_it_back_and_aborts_it(page: Page, agents: AgentClient) -> None:
     run = await agents.start(asking("roll-a", "roll-b"))
     request = await opened(agents, run)
     await page.goto(f"{_origin(page)}/run?id={run}")

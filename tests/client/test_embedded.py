@@ -301,7 +301,7 @@ async def test_made_up_id_is_no_id(own: Path, state_home: Path, text: str) -> No
 
 
 @pytest.mark.exhaustive
-async def test_link_to_the_id_of_an_own_directory_is_no_id(own: Path, tmp_path: Path) -> None:
+async def test_link_to_id_of_own_directory_is_no_id(own: Path, tmp_path: Path) -> None:
     cloned = tmp_path / "cloned"
     cloned.mkdir()
     (cloned / "temporal.db").write_bytes((own / "temporal.db").read_bytes())

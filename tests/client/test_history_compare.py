@@ -135,7 +135,7 @@ def test_person_is_named_with_what_they_did() -> None:
     assert pair.difference is not None
 
 
-def test_call_is_said_once_as_it_was_made_with_what_came_of_it() -> None:
+def test_call_is_shown_once_as_made_with_its_result() -> None:
     wanted = {"a": 'pay(to="Eve")', "b": "look()"}
     asked = [LoggedCall(kind="call_tools", title=title, id=name) for name, title in wanted.items()]
     made = LoggedCall(kind="call_tools", title='pay(to="Ada")', id="a", output="paid", edited_by="Bob")

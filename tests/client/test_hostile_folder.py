@@ -45,7 +45,7 @@ def test_nothing_in_the_folder_of_a_command_is_executed(tmp_path: Path) -> None:
     assert (folder / ".ratchet" / "temporal.db").exists()
 
 
-def test_agents_of_a_folder_are_listed_without_reading_what_is_large(tmp_path: Path) -> None:
+def test_agents_of_folder_are_listed_without_reading_large_files(tmp_path: Path) -> None:
     """Nobody named these files: YAML's parser would take seconds for each, or for ever."""
     agent = "machine: tools\ntools: [calculator]\n"
     for name, text in {

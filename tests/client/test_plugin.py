@@ -129,9 +129,7 @@ async def test_impure_machine_is_refused_naming_what_and_where(
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_library_at_the_top_of_a_machines_file_is_told_where_to_go(
-    connection: Connection, library: str
-) -> None:
+async def test_library_at_top_of_machine_file_is_told_its_place(connection: Connection, library: str) -> None:
     """It is only needed by the tool, and inside the tool's function it does no harm."""
     with pytest.raises(WorkflowFailureError) as failed:
         await result(connection, library)
@@ -168,7 +166,7 @@ TOOL = Tool(name="which", params=Params, run=run, effect="read")
 """
 
 
-async def test_end_of_a_worker_closes_nothing_of_another_one_with_the_same_plugin(
+async def test_end_of_worker_closes_nothing_of_another_with_same_plugin(
     connection: Connection, tmp_path: Path
 ) -> None:
     module = tmp_path / "sharing.py"

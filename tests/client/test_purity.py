@@ -271,7 +271,7 @@ def test_machine_that_was_edited_and_not_loaded_again_is_pure(desk: ModuleType) 
     assert pays(desk, "after")
 
 
-def test_machine_changed_in_memory_is_named_with_what_may_be_the_cause(desk: ModuleType) -> None:
+def test_machine_changed_in_memory_is_named_with_possible_cause(desk: ModuleType) -> None:
     vars(desk)["FROM"] = ", patched"
     with pytest.raises(ImpureMachine, match=r'"here, patched" here and "here" there.* patched in memory'):
         pays(desk, "here")

@@ -207,7 +207,7 @@ def _copied(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(update={"data_dir": home})
 
 
-async def test_server_is_asked_where_the_archived_result_is_of_another_form(
+async def test_server_is_asked_where_archived_result_has_another_form(
     told: tuple[Settings, dict[str, Any]], tmp_path: Path
 ) -> None:
     """As another release may have written it: its chain is whole, and Temporal knows the run."""

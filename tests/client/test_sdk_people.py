@@ -259,7 +259,7 @@ async def test_watch_all_gives_requests_of_inner_runs(tmp_path: Path) -> None:
         assert (await agents.replay(run)).same
 
 
-async def test_request_for_a_tool_with_a_long_schema_is_read_without_the_workers_store(
+async def test_request_with_long_tool_schema_is_read_without_workers_store(
     tmp_path: Path,
 ) -> None:
     tools = tmp_path / "wide_tools.py"

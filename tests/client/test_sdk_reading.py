@@ -170,7 +170,7 @@ async def test_start_at_a_busy_server_takes_nobody_elses_run(agents: AgentClient
     await agents.result(run)
 
 
-async def test_run_that_learns_its_tools_answers_as_soon_as_it_begins(
+async def test_run_that_learns_its_tools_answers_once_it_begins(
     agents: AgentClient, settings: Settings
 ) -> None:
     # a machine that lists its tools in its first prompt asks the workers for them before it begins
@@ -283,9 +283,7 @@ MACHINE = Machine(
 """
 
 
-async def test_machine_is_asked_with_the_id_and_material_of_its_run(
-    agents: AgentClient, tmp_path: Path
-) -> None:
+async def test_machine_is_asked_with_id_and_material_of_run(agents: AgentClient, tmp_path: Path) -> None:
     file = tmp_path / "picky.py"
     file.write_text(PICKY)  # one small file
     for module in load_modules([str(file)]):

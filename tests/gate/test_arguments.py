@@ -70,7 +70,7 @@ BESIDE_EACH_OTHER: dict[str, Any] = {
         pytest.param({"b": 5}, {"a": 1, "b": 5, "d": 4}, id="a value in the place of a default"),
     ],
 )
-def test_default_with_which_the_arguments_would_not_fit_is_left_out(given: Any, fitted: Any) -> None:
+def test_default_that_would_make_arguments_misfit_is_left_out(given: Any, fitted: Any) -> None:
     """What is judged is a call that the tool's own schema allows."""
     tool = spec(parameters=BESIDE_EACH_OTHER)
     assert arguments_for(tool, given) == fitted
@@ -100,7 +100,7 @@ PATHS: dict[str, Any] = {
         ("cafe\u0301", "caf\u00e9"),
     ],
 )
-def test_paths_are_judged_in_the_form_in_which_they_are_opened(path: str, normal: str) -> None:
+def test_paths_are_judged_in_form_in_which_they_open(path: str, normal: str) -> None:
     given: dict[str, Any] = {"path": path, "any": f"/{path}", "many": json.dumps([path])}
     absolute = "/" if normal == "." else f"/{normal}"
     fitted: dict[str, Any] = {"path": normal, "any": absolute, "many": [normal]}
@@ -156,7 +156,7 @@ def test_misfit_is_a_text_that_names_the_culprit(given: Any, culprit: str) -> No
     "schema",
     [{"type": 5}, {"properties": {"a": {"$ref": "https://example.com/x"}}}, {"$ref": "#"}, {"required": 1}],
 )
-def test_call_of_a_tool_with_a_broken_schema_is_not_made(schema: Any) -> None:
+def test_call_of_tool_with_broken_schema_is_not_made(schema: Any) -> None:
     assert isinstance(arguments_for(spec(parameters=schema), {"a": 1}), str)
 
 

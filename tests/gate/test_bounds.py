@@ -77,7 +77,7 @@ def test_sums_are_exact() -> None:
     assert not passes(large, "c", amount=1)
 
 
-def test_share_is_given_back_only_for_a_call_that_was_not_begun() -> None:
+def test_share_is_given_back_only_for_call_not_begun() -> None:
     bounds = bounded({"calls": 5})
     for name in ("never begun", "not made", "begun", "made again"):
         assert passes(bounds, name)
@@ -109,7 +109,7 @@ def test_share_follows_the_rule_and_the_amounts() -> None:
 
 
 @pytest.mark.parametrize(("rule", "amount"), [("tools.pay", 5), ("rules.0", 10)])
-def test_share_is_given_back_where_no_bound_lets_the_call_pass(rule: str, amount: int) -> None:
+def test_share_is_given_back_where_no_bound_lets_call_pass(rule: str, amount: int) -> None:
     bounds = bounded({"sum": {"amount": 9}})
     assert passes(bounds, "a", amount=5)
     assert not bounds.take("a", rule, {"amount": amount})

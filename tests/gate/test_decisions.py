@@ -87,7 +87,7 @@ def test_an_answer_needs_words() -> None:
     assert "text" in refusal(at, say(request, "answer", text=" \n"))
 
 
-def test_a_closed_request_says_who_closed_it_and_what_is_open() -> None:
+def test_closed_request_says_who_closed_it_and_what_is_open() -> None:
     at = requests()
     request, other = ask(at), ask(at, "act#2:1")
     at.decide(say(request), 10)
@@ -237,7 +237,7 @@ def test_only_unsigned_ids_are_forgotten(group: str | None, known: bool) -> None
     assert (at.was_refused(each[0]), at.was_refused(each[1000])) == (known, True)
 
 
-def test_a_signature_for_the_run_above_pauses_but_does_not_abort() -> None:
+def test_signature_for_run_above_pauses_but_does_not_abort() -> None:
     at = commands("signed", parents=[("above", "o2")], old_ids=["old"])
     above = {"run": "above", "origin": "o2"}
     at.accept(signed_command(PAUSE, **above))

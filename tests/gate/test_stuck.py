@@ -132,7 +132,7 @@ def test_rules_can_be_switched_off() -> None:
     assert not StuckGuard(None, SPECS).problem
 
 
-def test_model_that_was_told_gets_another_try_until_it_makes_a_new_call() -> None:
+def test_warned_model_gets_another_try_until_a_new_call() -> None:
     one = guard([call() for _ in range(5)])
     one.warn()
     assert (one.problem, one.warned) == ("", True)

@@ -108,7 +108,7 @@ def carried(step: Suspension) -> JsonObject:
     return found
 
 
-def test_run_goes_on_in_the_new_version_with_what_it_has() -> None:
+def test_run_continues_in_new_version_with_what_it_has() -> None:
     step, log = counted_once()
     step = migrated(program(new()), carried(step), "1", now=1)
     log.extend(step.records)
@@ -143,7 +143,7 @@ def test_fork_of_an_old_run_begins_with_the_new_version() -> None:
     assert fork.snapshot.context == restored(fork.program, log).context == Tallied(unit="pieces")
 
 
-def test_run_in_the_middle_of_a_visit_waits_for_its_own_version() -> None:
+def test_run_in_middle_of_visit_waits_for_own_version() -> None:
     step = start(program(new()), now=0)
     step = advance(step, PersonDecided(decision="resume", by="ann"), now=1)
     third = new(version="3", migrations={"2": lambda state, context: (state, context)})

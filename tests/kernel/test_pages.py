@@ -27,7 +27,7 @@ def test_record_that_is_cut_keeps_all_its_counters() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "漢", "\x1b"])
-def test_page_with_many_calls_stays_small_and_says_how_many_more(text: str) -> None:
+def test_page_with_many_calls_stays_small_and_counts_the_rest(text: str) -> None:
     calls, output = range(60), text * 1_000
     done = answered(
         CallTools(calls=tuple(ToolCall(id=f"c{n}", tool="t", arguments={"q": output}) for n in calls)),
@@ -50,7 +50,7 @@ PARTS = ["answer", "error", "outcome", "output", "unheard", "calls"]
 
 
 @given(TEXTS, st.fixed_dictionaries(dict.fromkeys(PARTS, SIZES)))
-def test_result_of_any_size_fits_and_loses_no_more_than_it_must(text: str, sizes: dict[str, int]) -> None:
+def test_result_of_any_size_fits_losing_no_more_than_needed(text: str, sizes: dict[str, int]) -> None:
     size = {name: text * count for name, count in sizes.items()}
     call = DoneCall(
         step=1, branch=0, activity_id="x", tool="pay", arguments={"note": size["calls"]}, effect="unsafe"
@@ -76,7 +76,7 @@ LONG = ["answer", "error", "outcome", "unheard", "decided"]
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(LONG, MIXED)), st.integers(0, 3_000))
-def test_result_of_fields_of_any_length_is_cut_to_its_limit(
+def test_result_with_fields_of_any_length_is_cut_to_limit(
     mixed: dict[str, list[tuple[str, int]]], tools: int
 ) -> None:
     texts = {name: "".join(text * count for text, count in parts) for name, parts in mixed.items()}

@@ -606,7 +606,7 @@ def test_visit_that_ends_earlier_when_run_again_has_drifted() -> None:
         advance(replace(step, live=None), ModelReplied(text="yes"), now=4)
 
 
-def test_rule_broken_on_the_way_to_the_fail_state_is_recorded() -> None:
+def test_rule_broken_on_way_to_fail_state_is_recorded() -> None:
     run = machine(
         writes_secret,
         fail=S.FAILED,
@@ -695,7 +695,7 @@ def test_state_behind_an_end_is_entered_as_ever() -> None:
         forked(run, [*step.records, *ended.records], 2, now=3, by="ann")
 
 
-def test_fork_behind_an_end_that_would_break_a_rule_is_refused() -> None:
+def test_fork_behind_end_that_would_break_rule_is_refused() -> None:
     run, step = entering(on_reopen=lambda c: (S.WORK, {"text": "kept"}))
     log = [*step.records, *advance(step, ModelReplied(text="done"), now=2).records]
     fork = Fork(
@@ -1028,7 +1028,7 @@ def test_functions_of_the_machine_change_nothing_in_place(where: str) -> None:
         start(small, now=1)
 
 
-def test_what_a_state_says_first_is_no_call_of_the_record_before_an_interrupt() -> None:
+def test_what_state_says_first_is_no_call_before_an_interrupt() -> None:
     def visit(c: Memory, run: Run) -> Visit:
         yield Say(say=(Message(role="user", content="hello"),))
         return {}, Did()
@@ -1063,7 +1063,7 @@ def test_answer_is_read_only_also_when_the_visit_runs_again() -> None:
         assert advance(again, ModelReplied(text="ok"), now=3).exit == Exit(reason="done", ok=True, answer="1")
 
 
-def test_misspelt_field_names_the_line_of_the_machine_and_the_nearest_field() -> None:
+def test_misspelt_field_names_line_of_machine_and_nearest_field() -> None:
     def misspells(c: Any, run: Run) -> Any:
         return {}, Did(reason=c.texts)
 

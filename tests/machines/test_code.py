@@ -276,7 +276,7 @@ def test_closed_blocks_before_an_open_one_are_run() -> None:
     assert run.newest.startswith("The last repl block has no end")
 
 
-def test_a_block_is_a_visit_and_carries_only_its_own_answers() -> None:
+def test_block_is_a_visit_and_carries_only_its_own_answers() -> None:
     run = code(block("1", "2"), ended(), calls("llm_query", "a"), replied("b"))
     assert run.states == "INIT PROMPTING EXECUTING EXECUTING"
     assert len(run.step.snapshot.moments) == 2
@@ -309,7 +309,7 @@ def test_look_up_that_waits_for_a_call_finds_nothing(beside_blocks: bool) -> Non
 
 @pytest.mark.parametrize("name", ["x + 1", "", "x.y", "__import__('os').system('ls')"])
 @pytest.mark.parametrize("beside_blocks", [False, True])
-def test_r_001_3_what_is_not_a_name_is_never_run(name: str, beside_blocks: bool) -> None:
+def test_r_001_3_text_that_is_no_name_never_runs(name: str, beside_blocks: bool) -> None:
     text = f"FINAL_VAR({name})"
     run = code(*((block("1", after=text), ended()) if beside_blocks else (replied(text),)))
     assert [step.block for step in steps(run)] == ["1"] * beside_blocks
@@ -367,7 +367,7 @@ def test_large_batch_is_several_effects() -> None:
     assert given_to_block(run).value == [f"{n}!" for n in prompts]
 
 
-def test_batch_of_one_is_a_plain_question_and_gives_a_list() -> None:
+def test_batch_of_one_is_plain_question_and_gives_list() -> None:
     run = code(block("..."), calls("llm_query_batched", ["a"]), replied("A"))
     assert isinstance(run.effects[2], AskModel)
     assert given_to_block(run) == CodeAnswer(value=["A"])
@@ -482,7 +482,7 @@ def test_tool_is_called_with_its_arguments_by_name(call: Any) -> None:
     assert asked.attempts == 3
 
 
-def test_tool_with_another_name_in_code_is_called_by_its_own() -> None:
+def test_tool_named_differently_in_code_is_called_by_own_name() -> None:
     asked = code(block("..."), calls("my_tool_v2", q="x"), tools=[tool("my-tool.v2")]).effects[-1]
     assert asked.tools == ("my-tool.v2",)
 
@@ -550,7 +550,7 @@ def hook(function: Any) -> Extensions:
     return Extensions(hooks={"mine": function})
 
 
-def test_r_001_6_sub_query_becomes_a_run_with_these_options_and_tools() -> None:
+def test_r_001_6_sub_query_run_has_options_and_tools() -> None:
     asked = code(*ASKS, tools=(SEARCH, tool("other")), nested="always", max_depth=3).effects[-1]
     assert isinstance(asked, RunMachine)
     assert (asked.machine, asked.goal, asked.give) == ("code", "a", ("search", "other"))

@@ -237,7 +237,7 @@ def test_r_004_5_overdraft_counts_up_to_its_total() -> None:
     assert run.context.overdraft.allowed
 
 
-def test_overdraft_flag_is_dropped_at_a_block_and_by_wrap_up() -> None:
+def test_overdraft_flag_is_dropped_at_block_and_by_wrapup() -> None:
     assert not contract(call(), **OVERDRAFT).context.overdraft.allowed
     wrapped = contract(*LOOK, call(), **TWO_EXTRA).context
     assert (wrapped.wrapup_trigger_reason, wrapped.overdraft.used) == ("exploit_overdraft_blocked", 0)
@@ -281,7 +281,7 @@ def test_r_004_2_exhausted_round_keeps_only_its_mapping() -> None:
     assert "Only `map_slots` of this answer counts" in run.newest
 
 
-def test_schema_is_enforced_after_a_reply_that_could_not_be_read() -> None:
+def test_schema_is_enforced_after_reply_that_could_not_be_read() -> None:
     schemas: list[Any] = [ask.response_schema for ask in contract(replied("?"), rerun("a")).asked]
     assert schemas[0] is None
     assert schemas[1]["properties"]["action"]["enum"][0] == "call_tool"

@@ -171,7 +171,7 @@ def test_model_that_executes_gets_whole_conversation_and_tools() -> None:
     assert run.context.observations[1] == {"tool_call_id": "c1", "name": "write", "result": {"n": 1}}
 
 
-def test_r_003_2_failed_calls_are_repeated_and_replies_are_not() -> None:
+def test_r_003_2_failed_calls_are_repeated_but_not_replies() -> None:
     """A reply that came is never asked for again, whatever is wrong with it."""
     run = planner(PLAN, verdict(True), ANSWER, replied("short"), decide="model", finalize_summary=True)
     assert [effect.role for effect in run.asked] == ["planner", "decide", "default", "summary"]
@@ -192,7 +192,7 @@ def test_r_003_4_results_before_a_halt_are_kept() -> None:
     assert (len(used(run)), run.exit.outcome["iterations"]) == (2, 1)
 
 
-def test_r_003_5_each_recorded_problem_is_told_to_the_model() -> None:
+def test_r_003_5_model_is_told_each_recorded_problem() -> None:
     turn = calls("nosuch", ("look", '{"q": "bad"}'), "look", "write", "look")
     run = planner(
         PLAN, turn, ran("broken", "failed"), ran("late", "expired"), ran("C"), policy="no_bad", **RECORD
@@ -282,7 +282,7 @@ def test_history_has_numbers_reasons_and_iterations() -> None:
     ]  # fmt: skip
 
 
-def test_r_003_9_error_at_the_limit_is_an_execution_error_too() -> None:
+def test_r_003_9_limit_error_is_an_execution_error_too() -> None:
     run = planner(PLAN, LOOK, ran(), max_iterations=1)
     error = error_named(str(run.exit.raises), "planner", "HALT", str(run.exit.error))
     assert isinstance(error, MaxIterationsExceeded)

@@ -201,7 +201,7 @@ def test_model_is_told_its_tools_the_format_and_the_goal() -> None:
     assert goal.content == "count"
 
 
-def test_R_000_6_model_is_told_why_its_thought_was_rejected() -> None:
+def test_R_000_6_model_learns_why_thought_was_rejected() -> None:
     run = react(GUESS, options={"rules": [{"type": "no"}, {"type": "forbid_guessing"}]})
     assert "no: no; forbid_guessing: " in run.newest
 
@@ -263,7 +263,7 @@ def test_own_tool_named_finish_is_a_tool() -> None:
     assert schema["properties"]["action"]["anyOf"][0]["enum"] == ["finish"]
 
 
-def test_schema_is_enforced_after_a_reply_that_could_not_be_read() -> None:
+def test_schema_is_enforced_after_reply_that_could_not_be_read() -> None:
     run = react(replied("17 * 23 = 341."), final())
     assert [asked.response_schema is not None for asked in run.asked] == [False, True]
     assert run.exit.answer == "42"
@@ -292,7 +292,7 @@ def test_R_000_7_reply_parser_is_a_port() -> None:
     ("!f", "thought __end__"), ("!k", "thought __end__"), ("!r", f"{STEP} thought"),
     ("!t", f"{STEP} thought"),
 ])  # fmt: skip
-def test_R_000_9_errors_of_a_parser_go_through_the_wrapper(reply: str, states: str) -> None:
+def test_R_000_9_errors_of_parser_go_through_wrapper(reply: str, states: str) -> None:
     run = react(replied(f"{reply} away", cost=0.1), machine=XML)
     assert run.states == states
     assert run.context.metadata["total_cost"] == 0.1
@@ -320,7 +320,7 @@ def gone_back(run: Played, to_step: int) -> Suspension:
 THREE = (LOOK, ran(), BAD, act("search", "more", cost=0.1, q="y"), ran(), final())
 
 
-def test_R_000_5_prompt_that_was_answered_before_is_a_hit() -> None:
+def test_R_000_5_prompt_answered_before_is_a_hit() -> None:
     """Also where a reminder of the format was needed the first time. The first thought is thought again."""
     step, _ = on(gone_back(react(*THREE), 1), LOOK, ran())
     assert isinstance(step.effect, CallTools), "the second thought came from the cache"
@@ -330,7 +330,7 @@ def test_R_000_5_prompt_that_was_answered_before_is_a_hit() -> None:
     assert isinstance(step.effect, AskModel), "its prompt was another one: it had the reminder in it"
 
 
-def test_R_000_5_hit_costs_nothing_and_takes_the_same_way() -> None:
+def test_R_000_5_hit_costs_nothing_and_takes_same_way() -> None:
     again, _ = on(gone_back(react(LOOK, ran(), thought("a", cost=0.1), final(cost=0.1)), 1), LOOK, ran())
     assert again.exit is not None
     assert (again.exit.answer, again.ledger.used("cost_usd"), again.ledger.used("model_calls")) == (
@@ -340,7 +340,7 @@ def test_R_000_5_hit_costs_nothing_and_takes_the_same_way() -> None:
     )
 
 
-def test_R_000_5_person_who_spoke_is_not_answered_from_the_cache() -> None:
+def test_R_000_5_cache_never_answers_person_who_spoke() -> None:
     step, _ = on(gone_back(react(LOOK, ran(), thought("a"), final()), 1), LOOK)
     step, _ = on(steer(step, person("look again"), now=2500.0, by="ann"), ran())
     assert isinstance(step.effect, AskModel)
@@ -352,7 +352,7 @@ def test_R_000_5_only_well_formed_replies_are_kept() -> None:
     assert [reply.text for reply in run.context.cache] == [thought("a").text, GUESS.text]
 
 
-def test_R_000_14_rollback_writes_its_two_keys_and_reopens_the_run() -> None:
+def test_R_000_14_rollback_writes_two_keys_and_reopens_run() -> None:
     step = gone_back(react(LOOK, ran(), thought("a"), final()), 2)
     context: Any = step.snapshot.context
     assert (context.metadata["rolled_back_from"], context.metadata["rolled_back_to"]) == (3, 0)
@@ -373,7 +373,7 @@ def test_rollback_gives_no_money_back() -> None:
 # -- validate and rules ---------------------------------------------------------------------------
 
 
-def test_R_000_1_failures_spread_over_steps_add_up_and_the_reason_is_shown() -> None:
+def test_R_000_1_failures_across_steps_add_up_showing_reason() -> None:
     run = react(GUESS, thought("a"), GUESS, thought("b"), GUESS, thought("c"), GUESS)
     assert run.states.endswith("thought validate human_approval")
     assert "4 thoughts were rejected: forbid_guessing" in run.effects[-1].text
@@ -385,7 +385,7 @@ def test_R_000_1_limit_may_be_reached_but_not_passed() -> None:
     assert react(GUESS, GUESS, options=options).states.endswith("human_approval")
 
 
-def test_R_000_1_resume_clears_the_count_and_keeps_the_reason() -> None:
+def test_R_000_1_resume_clears_count_and_keeps_reason() -> None:
     run = react(*FOUR, decided("resume", "look at the log"), GUESS)
     assert run.context.retry_count == 1
     assert "look at the log" in [m.content for m in run.prompts[-2]]
@@ -497,7 +497,7 @@ def test_rule_sees_the_state_of_the_spec_read_only() -> None:
         assert run.exit.reason == "fatal_error"
 
 
-def test_rule_that_changes_the_step_in_place_is_named_with_its_line() -> None:
+def test_rule_that_changes_step_in_place_is_named_with_line() -> None:
     """Else the tool would get other arguments than the log says."""
 
     def check(step: Any, context: Any) -> str | None:
@@ -514,7 +514,7 @@ def test_rule_that_changes_the_step_in_place_is_named_with_its_line() -> None:
     assert __file__ not in str(run.records), "the log has the same hashes wherever the file lies"
 
 
-def test_rule_that_reads_another_field_breaks_a_rule_of_the_machine() -> None:
+def test_rule_that_reads_another_field_breaks_rule_of_machine() -> None:
     with pytest.raises(UndeclaredAccess, match="cache"):
         react(thought("x"), own=watching([], lambda c: c.cache), options=rule("mine"))
 
@@ -603,7 +603,7 @@ def test_limit_on_money_ends_the_run_where_it_is() -> None:
     )
 
 
-def test_R_000_13_person_is_asked_every_n_steps_failed_drafts_included() -> None:
+def test_R_000_13_interrupt_every_n_steps_counts_failed_drafts() -> None:
     asked: list[int] = []
 
     def decide(request: Any) -> Literal["resume"]:

@@ -174,7 +174,7 @@ def notes(played: Played) -> list[tuple[str, str]]:
     return [(note.code, note.stage) for note in played.context.degraded]
 
 
-def test_act_offers_the_suggested_tools_and_runs_the_calls_in_order() -> None:
+def test_act_offers_suggested_tools_and_runs_calls_in_order() -> None:
     made = (NativeCall(id="same", name="read", arguments='{"n": 1}'), NativeCall(id="same", name="search"))
     answers = (thinks("read", "search", "nosuch"), calls(*made, "write"), ran(), ANSWER)
     played = run(*answers, given={"tools": TOOLBOX})
@@ -280,7 +280,7 @@ def test_an_inner_machine_may_observe_last() -> None:
     assert played.exit.reason == "no_answer"
 
 
-def test_a_stage_that_wants_another_pass_fails_the_run_with_fail() -> None:
+def test_stage_that_wants_another_pass_fails_run_with_fail() -> None:
     declared = stages(observe={"exits": ["Reviewing", "Thinking"]}, review=REVIEW)
     played = run(NOTHING, ANSWER, declared=declared, hooks=BACK, **ONE_FAIL)
     assert error(played) == ("MaxIterationsExceeded", "review")
@@ -688,7 +688,7 @@ def test_an_inner_machine_without_success_fails_its_stage(merge: str, answer: An
     assert error(played) == ("StageError", "observe")
 
 
-def test_an_inner_machine_in_place_of_tools_may_fail_like_one() -> None:
+def test_inner_machine_in_place_of_tool_may_fail_like_it() -> None:
     played = run(TOOLS, ended(None, ok=False), ANSWER, declared=stages(act=inner("action")))
     assert (played.exit.ok, outputs(played), notes(played)) == (
         True,
@@ -880,7 +880,7 @@ def test_the_registry_builds_the_machine_of_the_options() -> None:
     assert "Checking" in reviewed.rows
 
 
-def test_the_examples_of_the_docs_are_valid_and_name_every_key() -> None:
+def test_examples_of_docs_are_valid_and_name_every_key() -> None:
     text = (Path(__file__).parents[2] / "docs" / "stages.md").read_text()
     assert [key for key in Stage.model_fields if f"`{key}`" not in text] == []
     blocks = [YAML(typ="safe").load(block.split("```")[0]) for block in text.split("```yaml\n")[1:]]

@@ -142,7 +142,7 @@ def test_R_001_9_agent_error_of_a_policy_passes(error: AgentError) -> None:
     pytest.param(Scripted(1, ["n" * 9999]), id="no truth value; no mapping"),
     pytest.param(Scripted(object(), {"n": "\ud800"}), id="no truth value; no text"),
 ])  # fmt: skip
-def test_R_001_9_faulty_policy_is_a_fatal_error_naming_it(policy: Scripted) -> None:
+def test_R_001_9_fatal_error_names_the_faulty_policy(policy: Scripted) -> None:
     policies = Policies((("picky", policy),))
     with pytest.raises(FatalError, match="policy picky") as asked:
         policies.stop(look())

@@ -96,13 +96,13 @@ def graph(**fields: Any) -> LocalOutcome:
     return Local(GRAPH, model=ScriptedModel(SCRIPT), tools=[LOOK]).run_sync("outside", **fields)
 
 
-def test_r_000_15_states_run_before_inside_and_after_the_inner_machine() -> None:
+def test_r_000_15_states_run_around_and_inside_inner_machine() -> None:
     outcome = graph()
     assert (outcome.states, outcome.answer) == (("before", "inside", "after", "end"), "42")
     assert outcome.context.metadata["seen"] == ["look"]
 
 
-def test_r_000_15_metadata_is_merged_and_the_inner_run_wins() -> None:
+def test_r_000_15_metadata_is_merged_and_inner_run_wins() -> None:
     metadata = graph().context.metadata
     assert (metadata["mine"], metadata["retry_count"], metadata["goal"]) == (1, 0, "inside")
     assert metadata["exit_reason"] == "outer", "how the inner run ended is no end of the outer one"

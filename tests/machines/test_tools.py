@@ -220,7 +220,7 @@ def test_blank_arguments_of_a_whole_reply_are_none() -> None:
     assert wanted(tools(calls(bad(" ")), ran())) == [("bad", "tool", {})]
 
 
-def test_R_001_7_unknown_tool_ends_the_run_behind_the_calls_before_it() -> None:
+def test_R_001_7_unknown_tool_ends_run_after_earlier_calls() -> None:
     run = tools(calls("tool", bad("?"), "nosuch", "second"), ran())
     assert wanted(run) == [("c1", "tool", {})]
     assert [id for id, _ in told(run)] == ["c1", "bad", "c3"]
@@ -275,7 +275,7 @@ def test_n_turns_and_n_plus_one_model_calls(most: int) -> None:
     assert (run.exit.reason, run.exit.outcome["iterations"]) == ("max_iterations", most)
 
 
-def test_an_empty_reply_is_named_to_the_model_and_does_not_count() -> None:
+def test_empty_reply_is_named_to_model_and_does_not_count() -> None:
     run = tools(ASKS, ran(), EMPTY, replied("42"), options=ONE)
     assert [asked.tool_choice for asked in run.asked] == ["auto", "none", "none"]
     assert run.newest == "Your reply was empty. Call a tool, or answer in plain text."

@@ -207,7 +207,7 @@ async def test_tool_that_no_server_has_is_refused_at_the_start(settings: Setting
         assert "unknown tools: rude__nothing" in str(failed.value.__cause__)
 
 
-async def test_text_of_a_rude_server_reaches_log_and_model_as_text(
+async def test_text_of_rude_server_reaches_log_and_model_as_text(
     settings: Settings, temporal: Client, home: Path
 ) -> None:
     script = ScriptedReply(reply="", tool_calls=calls(("own__show", {"kind": "escapes"})).tool_calls)

@@ -151,7 +151,7 @@ async def test_unsafe_call_is_not_repeated_when_its_server_is_killed(served: Ser
     assert served.notes() == ["slow_pay begun"]
 
 
-async def test_unsafe_call_is_not_repeated_when_its_answer_breaks_off_and_is_not_found_again() -> None:
+async def test_unsafe_call_is_not_repeated_when_broken_answer_stays_lost() -> None:
     """The client takes up a broken stream of events by GET; that it is not there says nothing of the call."""
     calls = 0
 

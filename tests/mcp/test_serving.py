@@ -127,7 +127,7 @@ async def test_client_sees_a_request_and_cannot_decide_it(
         await agents.command(run, "abort", by="ann")
 
 
-async def test_decision_needs_the_digest_and_its_name_is_in_the_log(
+async def test_decision_needs_digest_and_its_name_is_in_log(
     agents: AgentClient, payments: dict[str, AgentFile]
 ) -> None:
     async with Client(mcp_server(agents, payments, "assistant")) as client:
@@ -145,7 +145,7 @@ async def test_decision_needs_the_digest_and_its_name_is_in_the_log(
         assert any("assistant (claimed)" in json.dumps(record) for record in log)
 
 
-async def test_runs_of_agents_that_are_not_named_are_neither_seen_nor_decided(
+async def test_runs_of_unnamed_agents_are_neither_seen_nor_decided(
     agents: AgentClient, payments: dict[str, AgentFile]
 ) -> None:
     run = await agents.start(payments["payments"].model_copy(update={"name": "other"}).task("Pay."))
@@ -166,7 +166,7 @@ async def test_runs_of_agents_that_are_not_named_are_neither_seen_nor_decided(
         await answer(client, "decide", run=run, **{**decision, "decision": "abort"})
 
 
-async def test_runs_that_only_the_archive_has_are_seen_by_their_agents_too(
+async def test_runs_in_archive_alone_are_seen_by_their_agents_too(
     agents: AgentClient, payments: dict[str, AgentFile]
 ) -> None:
     archive = Archive(agents.settings.archive_file)
@@ -184,7 +184,7 @@ async def test_runs_that_only_the_archive_has_are_seen_by_their_agents_too(
                 await answer(client, tool, run="old-other")
 
 
-async def test_list_has_the_newest_runs_of_its_agents_and_how_they_ended(agents: AgentClient) -> None:
+async def test_list_has_newest_runs_of_agents_and_how_they_ended(agents: AgentClient) -> None:
     agent = load_agent("payments").model_copy(update={"name": "listed"})
     runs = [
         (await agents.run(task(text, name="listed", tools=("calculator",)))).workflow_id
@@ -236,7 +236,7 @@ async def test_call_too_long_to_be_shown_is_decided_elsewhere(agents: AgentClien
         await answer(client, "decide", decision="reject", **decision)
 
 
-async def test_client_is_told_no_digest_beside_arguments_that_it_is_not_shown(
+async def test_client_gets_no_digest_beside_arguments_it_is_not_shown(
     agents: AgentClient,
 ) -> None:
     """Twelve requests that do not fit one answer."""

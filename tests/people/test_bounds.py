@@ -50,7 +50,7 @@ def used(run: Bench) -> list[str]:
 # -- in order, side by side --------------------
 
 
-async def test_run_asks_beyond_the_bound_and_log_and_request_say_how_much_is_used() -> None:
+async def test_log_and_request_beyond_bound_say_how_much_is_used() -> None:
     async with bench(["tools pay 30; pay 60; pay 11"], approvals(5, 100)) as run:
         assert run.calls == ["ask_model"], "all calls of an effect are asked about before one is made"
         (request,) = run.open
@@ -256,7 +256,7 @@ async def test_part_of_a_lost_inner_run_stays_used(error: Any, left: int) -> Non
 
 
 @pytest.mark.parametrize("begins", [False, True], ids=["not begun", "begun"])
-async def test_call_counts_where_the_rule_lets_it_pass_that_decides_in_the_end(begins: bool) -> None:
+async def test_call_counts_in_bound_of_the_rule_that_finally_decides(begins: bool) -> None:
     rules = Approvals.model_validate({"rules": [
         {"tools": ["put"], "after": "untrusted", "ask": "never", "at_most": {"calls": 1}, "then": "reject"},
         {"tools": ["put"], "ask": "never", "at_most": {"calls": 100}},

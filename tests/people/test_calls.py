@@ -50,7 +50,7 @@ async def test_edited_call_is_made_and_model_is_told(output: str, hops: bool) ->
 
 
 @pytest.mark.parametrize("error", ["expired", "failed"])
-async def test_model_is_told_of_an_edit_if_the_call_was_made(error: Any) -> None:
+async def test_model_is_told_of_edit_if_call_was_made(error: Any) -> None:
     bench = Bench(brain("tools pay 3", "tools pay 3"), approvals=ASKED)
     bench.results["pay"] = ToolResult(id="", tool="pay", output="no", error=error)
     async with bench:
@@ -104,7 +104,7 @@ async def test_status_says_what_is_under_way_and_since_when() -> None:
         assert doing() == ("", None)
 
 
-async def test_flood_of_decisions_without_a_request_drops_none_that_was_kept() -> None:
+async def test_flood_of_decisions_without_request_drops_no_kept_one() -> None:
     """As many as are kept; whoever comes later is told that theirs is not."""
     async with Bench(brain("tools pay 3"), approvals=ASKED) as shown:
         request = shown.open[0]
@@ -125,7 +125,7 @@ async def test_flood_of_decisions_without_a_request_drops_none_that_was_kept() -
         assert [one.outcome for one in bench.result.decisions] == ["approved"]
 
 
-async def test_decision_that_was_kept_counts_for_what_it_is_about_whatever_its_number() -> None:
+async def test_kept_decision_counts_for_its_subject_whatever_its_number() -> None:
     """A run that was reset may ask for more, or less, before it asks the same again."""
     async with Bench(brain("tools pay 3"), approvals=ASKED) as shown:
         request = shown.open[0]
@@ -501,7 +501,7 @@ async def test_unattended_run_reports_unknown_outcome_to_machine() -> None:
         assert bench.result.calls[0].error == "unknown_outcome"
 
 
-async def test_lost_call_is_made_again_when_its_worker_cannot_make_it_any_more() -> None:
+async def test_lost_call_is_repeated_once_its_worker_cannot_make_it() -> None:
     bench = Bench(brain("tools pay 3"), people=People(on_limit="ask"))
     bench.results["pay"] = UNKNOWN.model_copy(update={"acts_for": 60})
     async with bench:
@@ -517,7 +517,7 @@ async def test_lost_call_is_made_again_when_its_worker_cannot_make_it_any_more()
         assert (bench.calls.count("pay 3"), bench.result.answer) == (2, "ok pay 3")
 
 
-async def test_lost_call_is_made_again_at_once_when_its_time_is_over() -> None:
+async def test_lost_call_is_repeated_at_once_when_time_is_over() -> None:
     bench = Bench(brain("tools pay 3"))
     bench.results["pay"] = UNKNOWN.model_copy(update={"acts_for": 60})
     async with bench:
@@ -558,7 +558,7 @@ async def test_call_that_no_worker_can_begin_waits_until_one_can() -> None:
     assert [len(times) for times in void] == list(range(14))
 
 
-async def test_call_that_waits_to_be_begun_is_held_back_by_a_pause() -> None:
+async def test_pause_holds_back_call_that_waits_to_be_begun() -> None:
     bench = Bench(brain("tools pay 3"))
     bench.away = "the store is away"
     async with bench:
@@ -584,7 +584,7 @@ async def test_run_ends_while_a_call_waits_to_be_begun(ends: str) -> None:
         assert (bench.result.calls, bench.counted[1]) == ((), 0)
 
 
-async def test_time_limit_is_met_while_a_call_waits_to_be_begun() -> None:
+async def test_time_limit_is_met_while_call_waits_to_begin() -> None:
     people = People(on_limit="ask")
     bench = Bench(brain("tools pay 3"), people=people, limits=Limits(model_calls=None, seconds=30))
     bench.away = "the store is away"
@@ -610,7 +610,7 @@ async def test_call_waits_on_when_its_time_limit_was_raised() -> None:
 
 
 @pytest.mark.parametrize("before", [None, 5000])
-async def test_time_limit_that_is_set_while_a_call_waits_is_met(before: float | None) -> None:
+async def test_time_limit_set_while_call_waits_is_met(before: float | None) -> None:
     bench = Bench(brain("tools pay 3"), limits=Limits(model_calls=None, seconds=before))
     bench.away = "the store is away"
     async with bench:
@@ -622,7 +622,7 @@ async def test_time_limit_that_is_set_while_a_call_waits_is_met(before: float | 
         assert bench.result.exit_reason == "limit"
 
 
-async def test_calls_without_a_time_forget_no_note_of_one_that_has_it() -> None:
+async def test_untimed_calls_forget_no_note_of_a_timed_one() -> None:
     """Only the notes of calls whose worker tried to write one can be in the store."""
 
     class Unread(Bench):
@@ -642,7 +642,7 @@ async def test_calls_without_a_time_forget_no_note_of_one_that_has_it() -> None:
         await bench.command("abort")
 
 
-async def test_lost_call_is_looked_up_once_a_worker_can_begin_that() -> None:
+async def test_lost_call_is_looked_up_once_worker_can_begin_that() -> None:
     limits = Limits(model_calls=None, seconds=30)
     bench = Bench(brain("tools pay 3"), tools=(LOOK, RECONCILES), limits=limits)
     bench.results["pay"], bench.found = UNKNOWN, Reconciled(outcome="unknown")
@@ -968,14 +968,14 @@ async def test_seconds_reached_in_model_call_report_the_limit() -> None:
         assert "seconds" in (bench.result.error or "")
 
 
-async def test_wait_that_ends_a_moment_before_the_seconds_reports_the_limit() -> None:
+async def test_wait_ending_a_moment_before_the_seconds_reports_limit() -> None:
     over = EffectFailed(error="transient", type="deadline", message="the time that the run had left is over")
     async with Bench([over], limits=Limits(seconds=60)) as bench:
         assert (bench.result.exit_reason, bench.result.counters["seconds"]) == ("limit", 60)
 
 
 @pytest.mark.parametrize("seconds", [600, None])
-async def test_wait_that_ends_after_the_seconds_were_raised_is_taken_up_again(seconds: int | None) -> None:
+async def test_wait_ending_after_seconds_were_raised_is_taken_up_again(seconds: int | None) -> None:
     over = EffectFailed(error="transient", type="deadline", message="the time that the run had left is over")
     bench = Bench([over, "answer b"], limits=Limits(seconds=60))
     bench.blocked.add("ask_model")
@@ -1088,7 +1088,7 @@ async def test_rollback_does_not_bring_an_interrupt_again() -> None:
         assert [one.step for one in (*bench.requests.closed_requests, *bench.open)] == [2, 3, 4, 4]
 
 
-async def test_messages_wait_for_tools_in_their_order_and_hold_up_no_pause() -> None:
+async def test_messages_wait_for_tools_in_order_and_delay_no_pause() -> None:
     bench = Bench(brain("tools pay a; pay b"))
     bench.blocked.add("pay")
     async with bench:

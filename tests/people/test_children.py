@@ -125,7 +125,7 @@ async def test_failed_inner_run_is_a_failed_effect(end: Any, answer: str, done: 
         assert bench.result.counters["cost_usd"] == pytest.approx(0.02 + spent)
 
 
-async def test_abort_of_an_inner_run_that_has_not_begun_is_an_abort() -> None:
+async def test_abort_of_inner_run_not_yet_begun_is_an_abort() -> None:
     class Early(Failing):
         async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
             with suppress(asyncio.CancelledError):
@@ -150,7 +150,7 @@ async def test_inner_run_that_fails_beyond_the_seconds_still_costs() -> None:
         assert bench.result.counters["cost_usd"] == pytest.approx(0.51)
 
 
-async def test_inner_run_that_failed_is_not_run_again_when_time_is_added() -> None:
+async def test_failed_inner_run_is_not_repeated_when_time_is_added() -> None:
     class Broken(Bench):
         ran = 0
 
@@ -171,7 +171,7 @@ async def test_inner_run_that_failed_is_not_run_again_when_time_is_added() -> No
         assert bench.result.exit_reason == "answered"
 
 
-async def test_inner_run_gets_the_seconds_that_are_left_when_it_begins() -> None:
+async def test_inner_run_gets_seconds_left_when_it_begins() -> None:
     class Noted(Failing):
         seconds: float | None = None
 
@@ -245,7 +245,7 @@ async def test_no_inner_run_begins_while_others_are_told_to_pause() -> None:
         )
 
 
-async def test_inner_runs_that_a_pause_held_back_begin_as_soon_as_others_end() -> None:
+async def test_inner_runs_held_back_by_pause_begin_as_others_end() -> None:
     async with twelve() as bench:
         await bench.command("pause")
         bench.children[f"{CHILD}.9"].drive.commands.put(Command(command="resume", by="ann"))

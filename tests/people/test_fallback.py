@@ -131,7 +131,7 @@ async def test_questions_side_by_side_change_the_model_once() -> None:
         assert bench.counted == bench.begun == (8, 1)
 
 
-async def test_next_model_is_asked_beside_a_call_whose_outcome_stays_unknown() -> None:
+async def test_next_model_is_asked_beside_call_with_unknown_outcome() -> None:
     def reply(call: AskModel) -> Any:
         newest = call.say[-1].content
         if newest.startswith("q "):

@@ -113,7 +113,7 @@ async def test_rollback_to_after_the_untrusted_output_keeps_its_label() -> None:
 
 
 @pytest.mark.parametrize(("later_replies", "held"), [(0, []), (1, ["untrusted"])])
-async def test_text_that_a_machine_takes_over_a_rollback_keeps_its_label(
+async def test_text_that_machine_takes_over_rollback_keeps_its_label(
     later_replies: int, held: list[str]
 ) -> None:
     """React takes over its replies of later steps."""
@@ -144,7 +144,7 @@ async def test_summary_that_survives_a_rollback_keeps_its_label() -> None:
         assert run.record("Labelled").brought[0].tool == "look"
 
 
-async def test_summary_that_tells_of_a_branch_that_was_left_brings_its_label() -> None:
+async def test_summary_that_tells_of_an_abandoned_branch_brings_its_label() -> None:
     long = "-".join(["long"] * 50)
     plans = ["tools look a", f"tools pay {EVIL}", "ask why", *[f"tools put {long}"] * 6, "ask why"]
     async with bench(*plans, models=WINDOW, tools=(WEB, PAY, PUT)) as run:
@@ -154,7 +154,7 @@ async def test_summary_that_tells_of_a_branch_that_was_left_brings_its_label() -
         assert [m.role for m in run.sent[-1].messages if EVIL in m.content] == ["user"]
 
 
-async def test_inner_run_brings_its_labels_up_and_gets_those_of_the_outer_run() -> None:
+async def test_inner_run_passes_labels_up_and_gets_outer_ones() -> None:
     async with bench("child inner", "tools pay 1") as run:
         (inner,) = run.children
         assert labels(run) == [f"untrusted text from look (work#2:0, step 1, run {inner})"]
@@ -174,7 +174,7 @@ async def test_fork_has_the_labels_of_its_step(step: int, asks: bool) -> None:
         assert bool(fork.open) == asks
 
 
-async def test_failure_of_an_inner_run_brings_what_its_text_may_hold() -> None:
+async def test_failure_of_inner_run_brings_what_its_text_may_hold() -> None:
     class Losing(Bench):
         async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
             return EffectFailed(error="unknown_outcome", type="TerminatedError", message="terminated")
@@ -196,7 +196,7 @@ async def test_what_people_write_is_trusted_unless_the_agent_says_otherwise() ->
         assert run.open[0].holds == ("untrusted text from ann (claimed) (step 1)",)
 
 
-async def test_message_that_nobody_has_heard_keeps_its_label_over_a_rollback() -> None:
+async def test_message_not_yet_heard_keeps_its_label_over_rollback() -> None:
     async with bench("tools put a", "ask who", labels={"people": ["untrusted"]}) as run:
         await run.command("steer", text="hear me")
         assert labels(run) == [
@@ -223,7 +223,7 @@ async def test_agent_file_says_what_tools_bring() -> None:
         assert [request.arguments for request in run.open] == [{"x": "2"}]
 
 
-async def test_approval_for_later_calls_holds_for_a_run_with_no_other_label() -> None:
+async def test_standing_approval_holds_for_run_with_no_other_label() -> None:
     approvals = Approvals(
         rules=(ApprovalRule(tools=("pay",), after=("untrusted",)), ApprovalRule(tools=("pay",)))
     )

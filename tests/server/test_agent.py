@@ -89,7 +89,7 @@ async def test_invalid_task_fails_naming_the_culprit(working: Client, given: Any
     assert culprit in error.message
 
 
-async def test_failure_has_the_error_that_the_machine_names_and_its_result(working: Client) -> None:
+async def test_failure_has_error_named_by_machine_and_its_result(working: Client) -> None:
     shown = OnEnd(failed="fail_workflow")
     error = await failure(await begin(working, task(calls(("saw", {})), on_end=shown)))
     assert error.type == "ToolNotFound"
@@ -266,7 +266,7 @@ async def test_run_that_goes_round_in_circles_asks_and_ends(working: Client, set
     await replayed(run, settings)
 
 
-async def test_fallback_is_asked_when_a_model_is_not_to_be_had(working: Client, settings: Settings) -> None:
+async def test_fallback_is_asked_when_a_model_is_unavailable(working: Client, settings: Settings) -> None:
     models = {
         "default": ModelSpec(provider="away", name="gone", fallback="backup"),
         "backup": scripted(MARK, "all marked"),

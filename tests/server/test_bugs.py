@@ -78,7 +78,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-async def test_bug_in_machine_is_named_and_run_goes_on_once_fixed(
+async def test_bug_in_machine_is_named_and_run_continues_once_fixed(
     working: Client, settings: Settings, file: Path
 ) -> None:
     given = {"goal": "x", "machine": "buggy", "people": UNATTENDED, "models": {"default": scripted("seen")}}
@@ -105,7 +105,7 @@ def start_again(file: Path) -> None:
         module.__spec__.loader.exec_module(module)
 
 
-async def test_broken_rule_before_a_fail_state_is_in_the_log_of_the_worker(
+async def test_broken_rule_before_fail_state_is_in_workers_log(
     working: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "failing.py"

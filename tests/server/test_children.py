@@ -230,7 +230,7 @@ async def test_siblings_run_side_by_side_and_count_once(working: Client, setting
     await replayed(inner_run(working, run, 1, together=True), settings)
 
 
-async def test_inner_run_asks_the_model_of_the_role_that_it_is_given(working: Client) -> None:
+async def test_inner_run_asks_model_of_the_role_it_is_given(working: Client) -> None:
     models = {"default": scripted("from default"), "other": scripted("from other")}
     run = await begin(working, outer_task({}, {"roles": {"default": "other"}}, models=models))
     assert (await run.result()).answer == "stop: from default\nstop: from other"
@@ -249,7 +249,7 @@ async def test_pause_and_resume_reach_the_inner_run(working: Client, settings: S
     await replayed(run, settings)
 
 
-async def test_pause_that_comes_with_the_end_of_an_inner_run_reaches_the_other(
+async def test_pause_arriving_as_one_inner_run_ends_reaches_the_other(
     temporal: Client, settings: Settings
 ) -> None:
     """To a worker that keeps no run in memory Temporal tells both at once."""
@@ -311,7 +311,7 @@ async def test_inner_run_ends_when_the_outer_one_leaves_it(
     await replayed(run, settings)
 
 
-async def test_request_of_an_inner_run_is_found_from_the_outer_one(working: Client) -> None:
+async def test_request_of_inner_run_is_found_from_outer_one(working: Client) -> None:
     models = {"default": scripted(calls(("mark_once", {"line": "asked"})), "inside")}
     careful: dict[str, Any] = {"people": People(), "approvals": Approvals()}
     run = await begin(working, outer_task({}, models=models, **careful))

@@ -177,7 +177,7 @@ async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
         assert await lines_of(own, file) == {"killed": 1}
 
 
-async def test_keyed_call_that_fails_while_it_is_to_stop_is_made_again_with_its_key(
+async def test_keyed_call_failing_while_stopping_is_repeated_with_its_key(
     quiet: Client, own: Settings, workers: Workers
 ) -> None:
     """Paused at once and resumed: of a call that is to stop, Temporal gives out no further attempt, be it

@@ -182,9 +182,7 @@ async def waiting_run(server: Client, settings: Settings) -> Run:
     return run
 
 
-async def test_run_goes_on_under_a_new_key_and_waits_for_one_that_is_missing(
-    server: Client, home: Path
-) -> None:
+async def test_run_continues_under_new_key_and_waits_for_missing_one(server: Client, home: Path) -> None:
     run = await waiting_run(server, settings_of(home, k2025=OLD))
     for keys, problem in (({"k2026": NEW}, "'k2025', which this process lacks (it has k2026)"), ({}, "none")):
         hasty = settings_of(home, **keys)
@@ -207,7 +205,7 @@ async def test_run_goes_on_under_a_new_key_and_waits_for_one_that_is_missing(
     assert all(base64.b64encode(name).decode() in history for name in (b"k2025", b"k2026"))
 
 
-async def test_another_key_of_a_known_name_is_refused_when_it_connects(server: Client, home: Path) -> None:
+async def test_another_key_of_known_name_is_refused_when_it_connects(server: Client, home: Path) -> None:
     with pytest.raises(
         WrongKey, match=r"'k2025' in RATCHET_ENCRYPTION_KEYS is not the key that .*blobs knows"
     ):
@@ -220,7 +218,7 @@ async def never_called(request: ToolInput) -> ToolResult:
     raise AssertionError("its worker cannot read what it is asked to do")
 
 
-async def test_call_that_its_worker_cannot_read_was_not_made_and_waits(server: Client, home: Path) -> None:
+async def test_call_unreadable_to_its_worker_was_not_made_and_waits(server: Client, home: Path) -> None:
     rotated = settings_of(home, k2026=NEW, k2025=OLD)
     client = await client_of(server, rotated)
     run = await waiting_run(client, rotated)
@@ -252,7 +250,7 @@ async def test_call_that_its_worker_cannot_read_was_not_made_and_waits(server: C
     await replayed(run, rotated)
 
 
-async def test_messages_in_the_clear_count_and_strangers_encrypted_ones_are_recorded(
+async def test_plain_messages_count_and_strangers_encrypted_ones_are_recorded(
     server: Client, home: Path
 ) -> None:
     settings = settings_of(home, k2025=OLD)
@@ -305,7 +303,7 @@ async def test_query_of_a_run_that_was_refused_says_why(server: Client, home: Pa
             await agents.status(run.id)
 
 
-async def test_run_that_nobody_can_decrypt_is_named_and_can_be_ended(server: Client, home: Path) -> None:
+async def test_run_nobody_can_decrypt_is_named_and_can_be_ended(server: Client, home: Path) -> None:
     """It was started with a key that is gone, in the store of the others."""
     lost = settings_of(home, lost=NEW)
     run = await begin(await client_of(server, lost), task("done", tools=("say_secret",)))

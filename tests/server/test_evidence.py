@@ -247,7 +247,7 @@ async def test_undone_reset_and_forked_runs_are_right(agents: AgentClient) -> No
     assert (verdicts(forked)["fork"], verdicts(again)["reset"]) == ("unknown", "unknown")
 
 
-async def test_calls_that_a_record_has_no_room_to_name_are_counted(agents: AgentClient) -> None:
+async def test_calls_for_which_a_record_has_no_room_are_counted(agents: AgentClient) -> None:
     many = calls(*(("mark", {"line": f"{number} {'x' * 150}"}) for number in range(60)))
     run = await ended(agents, task(many, "done"))
     pack = await evidence_of(agents, run.id)
@@ -282,7 +282,7 @@ async def test_run_that_was_ended_from_outside_has_no_result(agents: AgentClient
     assert (wrong(pack), found["result"], found["completeness"]) == ([], "unknown", "ok")
 
 
-async def test_question_that_was_never_answered_is_of_a_visit_in_the_log(agents: AgentClient) -> None:
+async def test_model_call_never_answered_belongs_to_visit_in_log(agents: AgentClient) -> None:
     asks = task(models={"default": scripted("late", delay_seconds=60)})
     run = await begin(agents.temporal, asks)
     await until(run, lambda status: status.doing != "")
@@ -727,7 +727,7 @@ async def test_first_approval_and_a_bound_let_later_calls_pass(agents: AgentClie
     assert "mark was called at" in without("WithinBound")[0]
 
 
-async def test_call_that_a_condition_may_have_had_asked_about_is_named(agents: AgentClient) -> None:
+async def test_call_that_a_condition_might_require_asking_about_is_named(agents: AgentClient) -> None:
     rules = (ApprovalRule(tools=("mark",), arguments={"line": {"const": "secret"}}),)
     given = task(calls(("mark", {"line": "x"})), "done", tools=("mark",), approvals=Approvals(rules=rules))
     pack = await evidence_of(agents, (await ended(agents, given)).id)
@@ -847,7 +847,7 @@ async def right(agents: AgentClient, run: Run) -> Json:
     return pack
 
 
-async def test_text_of_a_signed_decision_is_a_message_to_the_model(
+async def test_text_of_signed_decision_is_a_message_to_model(
     agents: AgentClient, keys: dict[str, Path]
 ) -> None:
     mark, text = calls(("mark", {"line": "x"})), "be brief " * 150

@@ -98,7 +98,7 @@ def agent_task(name: str) -> AgentTask:
 @pytest.mark.parametrize(
     "name", [*(pytest.param(one, marks=pytest.mark.exhaustive) for one in (*AGENTS, "code")), "log_detective"]
 )
-async def test_log_of_a_real_run_is_the_same_in_fewer_activities(
+async def test_log_of_real_run_is_the_same_in_fewer_activities(
     quiet: Client, own: Settings, name: str
 ) -> None:
     logs, results, asked = [], [], []
@@ -197,9 +197,7 @@ LONG = ScriptedReply(reply="sunny " * 200, delay_seconds=60)
 
 
 @pytest.mark.parametrize("how", [pytest.param("abort", marks=pytest.mark.exhaustive), "cancel"])
-async def test_run_that_is_stopped_in_the_models_part_knows_what_the_tool_did(
-    quiet: Client, own: Settings, how: str
-) -> None:
+async def test_run_stopped_in_models_part_knows_what_tool_did(quiet: Client, own: Settings, how: str) -> None:
     async with build_worker(quiet, own):
         run = await begin(quiet, task(calls(("mark", {"line": how})), LONG, fuse="auto"))
         await eventually(lambda: in_the_models_part(run))
@@ -313,7 +311,7 @@ SUNNY = ScriptedReply(reply="sunny " * 200, delay_seconds=6)
 
 
 @pytest.mark.exhaustive
-async def test_worker_that_has_no_workflows_asks_no_question_behind_a_call(
+async def test_worker_without_workflows_asks_no_model_behind_a_call(
     quiet: Client, own: Settings, workers: Workers
 ) -> None:
     name = uuid.uuid4().hex[:8]

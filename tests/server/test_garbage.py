@@ -123,7 +123,7 @@ async def test_new_blob_is_kept_and_a_search_deletes_nothing(quiet: Client, stor
     assert has(stores.blobs, digest)
 
 
-async def test_no_history_and_no_blob_is_read_where_none_is_old(quiet: Client, stores: Stores) -> None:
+async def test_no_history_or_blob_is_read_where_none_is_old(quiet: Client, stores: Stores) -> None:
     digest = stores.blobs.put(b"the material")
     run = await begin(quiet, waiting(goal=f"read {digest}"))
     await known(quiet, run)
@@ -147,7 +147,7 @@ async def test_schedule_keeps_the_task_of_its_runs(quiet: Client, stores: Stores
 
 
 @pytest.mark.exhaustive  # the server takes half a minute to delete a run
-async def test_archive_keeps_what_it_refers_to_until_it_is_asked_for(
+async def test_archive_keeps_what_it_refers_to_until_asked_for(
     quiet: Client, own: Settings, stores: Stores
 ) -> None:
     async with build_worker(quiet, own):

@@ -64,7 +64,7 @@ async def test_on_end_decides_for_every_machine_how_a_failure_shows(
     assert shown == ["COMPLETED", "COMPLETED", "FAILED"]
 
 
-async def test_failed_run_shows_as_failed_and_gives_its_result_to_the_run_around_it(
+async def test_failed_run_shows_failed_and_gives_outer_run_its_result(
     working: Client, settings: Settings
 ) -> None:
     inner: dict[str, Any] = {

@@ -177,7 +177,7 @@ async def webhook(bodies: list[dict[str, Any]]) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
 
 
-async def test_webhook_is_told_when_a_request_opens_nears_its_end_and_closes(
+async def test_webhook_is_told_when_request_opens_nears_end_and_closes(
     temporal: Client, own: Settings
 ) -> None:
     bodies: list[dict[str, Any]] = []
@@ -236,7 +236,7 @@ async def test_deadline_that_passes_does_what_it_says(
     await replayed(run, settings)
 
 
-async def test_decision_made_after_the_deadline_never_counts_though_no_worker_ran(
+async def test_decision_after_deadline_never_counts_though_no_worker_ran(
     temporal: Client, own: Settings
 ) -> None:
     """By signal and by update; what was made in time counts, whenever a worker hears it."""
@@ -299,7 +299,7 @@ async def test_two_thousand_signals_at_once_are_all_in_the_log(temporal: Client,
 
 
 @pytest.mark.exhaustive
-async def test_five_thousand_commands_at_once_on_a_busy_machine_are_obeyed(
+async def test_five_thousand_commands_at_once_on_busy_machine_are_obeyed(
     temporal: Client, own: Settings
 ) -> None:
     """Temporal gives up a workflow task after 2 s, and would do so again each time."""

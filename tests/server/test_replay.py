@@ -48,7 +48,7 @@ async def test_machine_that_takes_another_way_is_found(tmp_path: Path) -> None:
         await replay(run_id, json.loads(drifted), tmp_path)
 
 
-async def test_deadline_is_over_when_its_timer_says_so_whatever_the_clock_shows(tmp_path: Path) -> None:
+async def test_deadline_is_over_by_its_timer_whatever_the_clock_shows(tmp_path: Path) -> None:
     """A worker that sees a run first after a task that timed out was told of the timer with the
     clock of the task before: it waited again, and from then on no replay took its way."""
     run_id, history = RECORDED["deadline"]

@@ -79,7 +79,7 @@ async def next_request(run: Run, earlier: str) -> Any:
 
 
 @pytest.mark.parametrize("way", ["signal", pytest.param("update", marks=pytest.mark.exhaustive)])
-async def test_reset_to_any_event_repeats_no_effect_and_loses_no_approval(
+async def test_reset_to_any_event_repeats_no_effect_and_keeps_approvals(
     working: Client, settings: Settings, way: str
 ) -> None:
     """A keyed call, and unsafe ones that were approved, the second one by signal or by update."""
@@ -116,7 +116,7 @@ async def test_reset_to_any_event_repeats_no_effect_and_loses_no_approval(
 
 
 @pytest.mark.exhaustive
-async def test_reset_to_any_event_of_a_run_that_was_rolled_back(working: Client, settings: Settings) -> None:
+async def test_reset_to_any_event_of_run_that_was_rolled_back(working: Client, settings: Settings) -> None:
     """A rollback that Temporal hands on comes at another moment, so a person may be asked."""
     file = "rolled.txt"
     given = task(
@@ -144,9 +144,7 @@ async def test_reset_to_any_event_of_a_run_that_was_rolled_back(working: Client,
         assert written(settings, file) == before
 
 
-async def test_reset_in_the_middle_of_an_unsafe_call_asks_a_person(
-    working: Client, settings: Settings
-) -> None:
+async def test_reset_in_middle_of_unsafe_call_asks_a_person(working: Client, settings: Settings) -> None:
     file = "middle.txt"
     call = calls(("mark_once", {"line": "unsafe", "file": file, "seconds": 3600}))
     run = await begin(working, task(call, "done", tools=("mark_once",), people=People()))
@@ -161,9 +159,7 @@ async def test_reset_in_the_middle_of_an_unsafe_call_asks_a_person(
     assert written(settings, file) == {"unsafe": 1}
 
 
-async def test_reset_of_an_outer_run_repeats_no_call_of_its_inner_run(
-    working: Client, settings: Settings
-) -> None:
+async def test_reset_of_outer_run_repeats_no_call_of_inner_run(working: Client, settings: Settings) -> None:
     file = "inner.txt"
     script = (
         calls(("pay", {"line": "keyed", "file": file})),
@@ -228,9 +224,7 @@ async def test_reset_ends_inner_runs_under_way_and_begins_them_again(
         assert (await first.describe()).close_time is not None, "no inner run is left alone"
 
 
-async def test_reset_while_an_inner_run_makes_a_call_asks_a_person(
-    working: Client, settings: Settings
-) -> None:
+async def test_reset_while_inner_run_makes_a_call_asks_person(working: Client, settings: Settings) -> None:
     file = "inner-middle.txt"
     run = await begin(working, nested(file, seconds=3600, people=People()))
 

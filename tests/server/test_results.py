@@ -78,7 +78,7 @@ async def test_result_is_in_history_and_the_whole_in_pages(
         assert (whole.answer, shown["answer"]) == ("short", "short")
 
 
-async def test_cut_result_is_given_where_the_whole_is_out_of_reach(
+async def test_cut_result_is_given_where_whole_is_out_of_reach(
     temporal: Client, settings: Settings, tmp_path: Path
 ) -> None:
     """No worker runs any more, and the archive is elsewhere: the command line says where the whole is."""

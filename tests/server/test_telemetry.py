@@ -186,7 +186,7 @@ def test_each_span_finds_its_parent(watched: Watched) -> None:
         assert around.began - 0.1 <= span.began <= span.ended <= around.ended + 0.1
 
 
-def test_attempt_of_a_killed_worker_is_no_span_and_the_next_one_is(watched: Watched) -> None:
+def test_attempt_of_killed_worker_is_no_span_but_next_is(watched: Watched) -> None:
     called = watched.one("execute_tool mark").attributes
     assert called["ratchet.attempt"] == 2
     assert (called["gen_ai.tool.name"], called["gen_ai.tool.call.id"]) == ("mark", "call_mark")

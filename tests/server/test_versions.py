@@ -184,7 +184,7 @@ async def begun(client: Client) -> Run:
     return client.get_workflow_handle(run.id, result_type=RunResult)  # of the whole chain
 
 
-async def test_waiting_run_goes_on_with_the_new_build_before_its_next_step(
+async def test_waiting_run_continues_with_new_build_before_its_next_step(
     client: Client, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as workers:

@@ -64,7 +64,7 @@ async def test_worker_of_any_size_serves_several_runs(
 
 
 @pytest.mark.parametrize("queue", ["first", "second"])
-async def test_worker_that_follows_another_in_its_process_is_seen_at_once(
+async def test_worker_following_another_in_its_process_is_seen_at_once(
     temporal: Client, settings: Settings, queue: str
 ) -> None:
     """Both have one identity, and the new one is not among the server's workers for a minute."""

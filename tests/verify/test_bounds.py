@@ -162,7 +162,7 @@ def test_run_reaches_exactly_the_bound_of_its_rule() -> None:
     assert (len(paid), sum(paid)) == (found.calls, found.sums["cents"]) == (3, 9)
 
 
-def test_calls_that_need_a_person_are_not_made_where_nobody_is_there() -> None:
+def test_calls_that_need_a_person_are_not_made_when_unattended() -> None:
     settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
     spec = agent().model_copy(update={"people": People(requests=settings, unattended=True)})
     report = reported(Judged(spec, machine_of(spec), {"pay": PAY}))
@@ -187,7 +187,7 @@ def alone(spec: AgentSpec, run: RunSoFar) -> str:
     return alone_text(found, "pay", run.approved)
 
 
-def test_what_is_left_of_a_bound_is_what_the_run_then_lets_pass() -> None:
+def test_remainder_of_bound_is_what_run_then_lets_pass() -> None:
     never = ApprovalRule(ask="never", at_most=AtMost(calls=3, sum={"cents": 9}))
     spec = agent().model_copy(update={"approvals": Approvals(rules=(never,))})
     before, paid = [tool_call("pay", cents=4, to="ann")], list[int]()
@@ -457,7 +457,7 @@ def test_inner_run_never_has_more_than_the_outer_one(
         assert not list(excess(task, inner_task(task, effect, task.limits.caps, 0)))
 
 
-def test_stage_with_a_tool_that_the_agent_lacks_is_a_violation() -> None:
+def test_stage_with_tool_that_agent_lacks_is_a_violation() -> None:
     stages = [
         {"name": "t", "flow_type": "think", "enters": "Thinking", "exits": ["Working"]},
         {

@@ -142,7 +142,7 @@ def test_what_is_violated_or_not_known_gets_no_certificate(
     assert "cannot be written: No such file" in capsys.readouterr().err
 
 
-def test_run_of_what_was_verified_names_the_certificate_and_nothing_else(payer: Path) -> None:
+def test_run_of_verified_machine_names_certificate_and_nothing_else(payer: Path) -> None:
     record = first_record(payer.parent / "agent.yaml")
     digest = hashlib.sha256((payer.parent / "proof.json").read_bytes()).hexdigest()
     assert record.about == {"machine_version": "1", "certificate": digest}
@@ -434,7 +434,7 @@ def test_function_that_a_test_gives_to_a_run_differs(payer: Path) -> None:
     assert "differs" not in about()
 
 
-def test_machine_that_is_not_that_of_a_module_is_not_compared(payer: Path) -> None:
+def test_machine_other_than_that_of_module_is_not_compared(payer: Path) -> None:
     certificate = Certificate.of((payer.parent / "proof.json").read_text())
     mine = registry.machine("certified_payer")
     tools = [one for one, _ in declared(load_modules([str(payer)]), "TOOL")]

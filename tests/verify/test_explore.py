@@ -195,7 +195,7 @@ def judged_by(look: Callable[[Any], Any]) -> Explored:
     lambda c: not c.log,
     lambda c: any(True for _ in "a" if c.log),
 ], ids=["if", "not", "in a comprehension"])  # fmt: skip
-def test_field_that_is_only_tested_tells_runs_apart_by_whether_it_is_empty(look: Any) -> None:
+def test_field_only_tested_tells_runs_apart_by_being_empty(look: Any) -> None:
     found = judged_by(look)
     assert "bool:log" in found.needs["judge"]
     assert "log" not in found.needs["judge"]
@@ -210,7 +210,7 @@ def test_field_that_is_only_tested_tells_runs_apart_by_whether_it_is_empty(look:
     lambda c: (shown := c.log) and shown[3:],
     lambda c: [*c.log][3:] if c.log else False,
 ], ids=["length", "and", "or", "getattr", "named", "tested and read"])  # fmt: skip
-def test_field_that_is_looked_into_tells_runs_apart_by_what_it_holds(look: Any) -> None:
+def test_field_looked_into_tells_runs_apart_by_what_it_holds(look: Any) -> None:
     found = judged_by(look)
     assert "log" in found.needs["judge"]
     assert not found.conflicts
@@ -263,7 +263,7 @@ def test_round_where_nobody_is_there_is_one() -> None:
     lambda c, run: Exit(reason="undeclared" if c.said == "no" else "over"),
     lambda c, run: Exit(reason="over") if c.said != "no" else 1 / 0,
 ])  # fmt: skip
-def test_what_only_the_result_reads_is_looked_at_for_every_value(ends: Any) -> None:
+def test_what_only_the_result_reads_is_tried_with_every_value(ends: Any) -> None:
     @state(S.JUDGE)
     def once(c: Memory, run: Run) -> VisitEnd:
         return {}, Good()
@@ -375,7 +375,7 @@ def test_exploration_that_is_cut_says_so() -> None:
     assert found.waiting > 0
 
 
-def test_newest_reply_tells_runs_apart_where_a_later_state_reads_it() -> None:
+def test_newest_reply_tells_runs_apart_where_later_state_reads_it() -> None:
     @state(S.JUDGE)
     def by_reply(c: Memory, run: Run) -> VisitEnd:
         return {}, Good() if run.reply is not None and run.reply.content == "yes" else Bad()
@@ -596,7 +596,7 @@ def test_field_tells_runs_apart_by_all_that_it_holds(first: Any, second: Any, lo
     assert not found.conflicts
 
 
-def test_value_that_equals_the_old_one_is_written_all_the_same() -> None:
+def test_value_equal_to_old_one_is_still_written() -> None:
     found = three(
         lambda text: {"mixed": (True,) if text == "y" else ()},
         lambda text: {"mixed": (1,)},
@@ -605,7 +605,7 @@ def test_value_that_equals_the_old_one_is_written_all_the_same() -> None:
     assert not found.violations
 
 
-def test_memory_of_a_property_tells_runs_apart_by_all_that_it_holds() -> None:
+def test_property_memory_tells_runs_apart_by_all_that_it_holds() -> None:
     def step(first: SecretStr | None, x: Any) -> tuple[SecretStr | None, bool]:
         if first is None and isinstance(x.answer, ModelReplied):
             first = SecretStr(x.answer.text)
@@ -697,7 +697,7 @@ def test_longest_run_is_measured_over_merged_ones() -> None:
     assert 6 <= found.transitions < found.limit
 
 
-def test_what_is_read_on_the_way_to_an_exception_tells_runs_apart() -> None:
+def test_fields_read_on_way_to_exception_tell_runs_apart() -> None:
     class T(Enum):
         FIRST, SECOND, JUDGE = "first", "second", "judge"
 

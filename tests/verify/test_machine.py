@@ -37,7 +37,7 @@ def report(machine: Machine) -> MachineReport:
     return verify(machine)
 
 
-def test_money_bug_is_found_from_the_form_of_the_reply_alone(report: MachineReport) -> None:
+def test_money_bug_is_found_from_form_of_reply_alone(report: MachineReport) -> None:
     (one,) = report.counterexamples
     assert report.complete
     assert not report.ok
@@ -119,7 +119,7 @@ def test_page_shows_what_is_printed(report: MachineReport) -> None:
     assert found[: len(wanted)] == wanted
 
 
-def test_page_names_every_field_of_a_scenario_and_all_that_without_takes() -> None:
+def test_page_names_all_scenario_fields_and_all_that_without_takes() -> None:
     page = PAGE.read_text()
     rows = [re.findall(r"`([^`]*)`", line) for line in page.splitlines() if line.startswith("| ")]
     assert {field.name for field in fields(Scenario)} <= {names[0] for names in rows if names}

@@ -104,7 +104,7 @@ BUILT_IN = {
 """Machine -> so many mistakes at least are refused, read off the source or break a rule of every machine."""
 
 
-def test_desk_with_a_row_or_an_effect_left_out_is_found() -> None:
+def test_desk_with_row_or_effect_left_out_is_found() -> None:
     desk = SUBJECTS["refund_desk"]
     small = replace(desk, scenarios=desk.scenarios[:1])
     left = [

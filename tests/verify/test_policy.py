@@ -335,7 +335,7 @@ def test_deadline_at_which_nothing_goes_on_is_not_named() -> None:
     assert [*people_grown(new, People())] == []
 
 
-def test_rule_behind_one_that_decides_all_of_it_is_never_reached() -> None:
+def test_rule_behind_one_deciding_all_of_it_is_never_reached() -> None:
     policy = RunPolicy(ApprovalPolicy(rules(small(100), small(50)), PEOPLE, {"pay": CENTS_SPEC}))
     (problem,) = useless_rules(policy, [CENTS_SPEC]).items()
     assert problem[0] == "rules.1"
