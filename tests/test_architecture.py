@@ -1,4 +1,4 @@
-"""The house: imports run one way and never in a circle; authors import from one place."""
+"""Rules of the tree: imports run one way and never in a circle; authors import from one place."""
 
 from __future__ import annotations
 
@@ -142,3 +142,14 @@ def test_one_import_loads_no_library() -> None:
     ).stdout
     assert int(shown.split()[0]) < 120
     assert "[]" in shown
+
+
+def test_name_of_a_test_has_at_most_ten_words() -> None:
+    too_long = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        if len(node.name.removeprefix("test_").split("_")) > 10
+    ]
+    assert not too_long, "shorten the names of\n" + "\n".join(too_long)
