@@ -32,7 +32,7 @@ from activities.settings import Settings
 from activities.tools import Tool, TransientError
 from client.agents.agentfile import load_agent
 from client.sdk.local import Asked, Local, Position, ScriptedModel, every, tool_call
-from tests.people import clerk
+from tests.people import any_effect
 from tests.people.bench import brain
 from workflows import registry
 from workflows.api import AgentSpec, Limits
@@ -52,12 +52,12 @@ class Words(BaseModel, frozen=True, extra="forbid"):
 
 LOOK = Tool(name="look", params=Words, run=lambda p: f"saw {p.x}", effect="read")
 PAY = Tool(name="pay", params=Words, run=lambda p: f"paid {p.x}")
-CLERK = AgentSpec(name="clerk", machine="clerk", tools=("look", "pay"))
+ANY_EFFECT = AgentSpec(name="any_effect", machine="any_effect", tools=("look", "pay"))
 SCRIPT = ["tools look a", "tools look b", "answer c"]
 
 
-def local(*script: Any, agent: AgentSpec = CLERK, **more: Any) -> Local:
-    """The clerk with both tools."""
+def local(*script: Any, agent: AgentSpec = ANY_EFFECT, **more: Any) -> Local:
+    """The machine `any_effect` with both tools."""
     return Local(agent, model=ScriptedModel(script), tools=[LOOK, PAY], **more)
 
 
@@ -94,7 +94,7 @@ async def test_refusal_of_sub_query_is_an_error_for_block() -> None:
 
 def test_user_tests_agent_in_ten_lines() -> None:
     model = ScriptedModel(["tools look a", "answer done"])
-    outcome = Local(clerk.MACHINE, model=model, tools=[LOOK]).run_sync("begin")
+    outcome = Local(any_effect.MACHINE, model=model, tools=[LOOK]).run_sync("begin")
     outcome.raise_if_failed()
     assert (outcome.ok, outcome.answer, outcome.state) == (True, "done", "done")
     assert outcome.tool_calls == (("look", {"x": "a"}),)
@@ -140,7 +140,7 @@ async def test_tools_have_their_schemas_attempts_and_caps() -> None:
     model = ScriptedModel(
         [f"tools look {'a' * 21}", "tools look b", lambda asked: f"answer {len(asked.text)}"]
     )
-    outcome = await Local(clerk.MACHINE, model=model, tools=[tool]).run("begin")
+    outcome = await Local(any_effect.MACHINE, model=model, tools=[tool]).run("begin")
     assert model.asked[1].text.startswith("bad_arguments")
     assert len(outcome.tool_calls) == 1
     assert 10_000 < int(outcome.answer or "") < 20_000
@@ -160,23 +160,24 @@ async def test_failed_model_call_is_the_machines_business() -> None:
 
 async def test_unknown_tool_and_machine_are_named() -> None:
     with pytest.raises(ValueError, match="dig"):
-        local(agent=AgentSpec(machine="clerk", tools=("dig",)))
+        local(agent=AgentSpec(machine="any_effect", tools=("dig",)))
     with pytest.raises(InvalidTask, match="klerk"):
         await local(agent=AgentSpec(machine="klerk")).run("begin")
 
 
 def test_tools_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="several are called look"):
-        Local(CLERK, model=ScriptedModel([]), tools=[LOOK, PAY, LOOK])
+        Local(ANY_EFFECT, model=ScriptedModel([]), tools=[LOOK, PAY, LOOK])
 
 
 async def test_broken_rule_raises_on_request() -> None:
-    greedy = state(clerk.S.THINK, writes={"todo"}, counts="steps")(
-        lambda c, run: ({"answer": "mine"}, clerk.Finished())
+    greedy = state(any_effect.S.THINK, writes={"todo"}, counts="steps")(
+        lambda c, run: ({"answer": "mine"}, any_effect.Finished())
     )
     machine = Machine(
-        name="greedy", options=clerk.Options, context=clerk.Notes, begin=clerk.begin, initial=clerk.S.THINK,
-        table={clerk.S.THINK: {clerk.Finished: clerk.S.DONE}}, states=[greedy], result=clerk.result,
+        name="greedy", options=any_effect.Options, context=any_effect.Notes, begin=any_effect.begin,
+        initial=any_effect.S.THINK, table={any_effect.S.THINK: {any_effect.Finished: any_effect.S.DONE}},
+        states=[greedy], result=any_effect.result,
     )  # fmt: skip
     outcome = await Local(machine, model=ScriptedModel([])).run("begin")
     assert outcome.result.exit_reason == "broken_rule"
@@ -196,7 +197,7 @@ async def test_limit_of_seconds_ends_a_model_that_hangs() -> None:
         await asyncio.sleep(3600)
         return ""
 
-    agent = CLERK.model_copy(update={"limits": Limits(seconds=0.05)})
+    agent = ANY_EFFECT.model_copy(update={"limits": Limits(seconds=0.05)})
     outcome = await Local(agent, model=hang, tools=[LOOK, PAY]).run("begin")
     assert outcome.result.exit_reason == "limit"
 
@@ -206,7 +207,7 @@ async def test_cancelled_test_cancels_the_run() -> None:
         await asyncio.sleep(3600)
         return ""
 
-    task = asyncio.create_task(Local(CLERK, model=hang, tools=[LOOK, PAY]).run("begin"))
+    task = asyncio.create_task(Local(ANY_EFFECT, model=hang, tools=[LOOK, PAY]).run("begin"))
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -264,19 +265,20 @@ async def test_variable_of_a_block_brings_the_label_of_its_call() -> None:
 def keeper() -> Machine:
     """Run a tool, ask the model, and read back from the store what the tool returned."""
 
-    def keep(c: clerk.Notes, run: Run) -> Visit:
+    def keep(c: any_effect.Notes, run: Run) -> Visit:
         run_look = ToolCall(id="1", tool="look", arguments={"x": "a"})
         returned = yield from do(CallTools(calls=(run_look,)))
         yield from do(AskModel(say=(Message(role="user", content=run.input.goal),)))
         read = ArtifactRead(digest=returned.results[0].whole or "")
         found = yield from do(ReadArtifacts(reads=(read,), chars=10))
-        return {"answer": found.texts[0].text}, clerk.Finished()
+        return {"answer": found.texts[0].text}, any_effect.Finished()
 
     asks: set[type[Effect[Any]]] = {AskModel, CallTools, ReadArtifacts}
     return Machine(
-        name="keeper", options=clerk.Options, context=clerk.Notes, begin=clerk.begin, initial=clerk.S.THINK,
-        table={clerk.S.THINK: {clerk.Finished: clerk.S.DONE}}, result=clerk.result,
-        states=[state(clerk.S.THINK, asks=asks, writes={"answer"}, counts="steps")(keep)],
+        name="keeper", options=any_effect.Options, context=any_effect.Notes, begin=any_effect.begin,
+        initial=any_effect.S.THINK, table={any_effect.S.THINK: {any_effect.Finished: any_effect.S.DONE}},
+        result=any_effect.result,
+        states=[state(any_effect.S.THINK, asks=asks, writes={"answer"}, counts="steps")(keep)],
     )  # fmt: skip
 
 
@@ -302,7 +304,7 @@ async def test_runs_at_once_keep_their_own_stores() -> None:
 
 
 async def test_option_called_machine_is_the_authors_own() -> None:
-    class Lathe(clerk.Options, frozen=True):
+    class Lathe(any_effect.Options, frozen=True):
         machine: str = "lathe"
 
     turner = replace(keeper(), name="turner", options=Lathe)
@@ -385,7 +387,7 @@ async def test_request_is_asked_about_again_after_a_command() -> None:
 
 async def test_request_that_is_left_open_expires() -> None:
     times = count(1000.0, 10)
-    agent = CLERK.model_copy(update={"people": People(requests=RequestSettings(deadline_seconds=60))})
+    agent = ANY_EFFECT.model_copy(update={"people": People(requests=RequestSettings(deadline_seconds=60))})
     given = local("tools pay 3", "answer b", agent=agent, decide=lambda _: None, now=lambda: next(times))
     outcome = await given.run("begin")
     assert [one.outcome for one in outcome.result.decisions] == ["expired"]
@@ -445,13 +447,13 @@ async def test_records_come_while_the_run_goes_on() -> None:
 
 
 async def test_run_begins_with_a_context_and_what_was_spent() -> None:
-    notes = clerk.Notes(seen=("so far",))
+    notes = any_effect.Notes(seen=("so far",))
     outcome = await local("answer b").run("begin", context=notes)
     assert outcome.calls[0].call.say[0].content == "so far"  # type: ignore[union-attr]  # it is a question
-    limits = CLERK.model_copy(update={"limits": Limits(model_calls=5)})
+    limits = ANY_EFFECT.model_copy(update={"limits": Limits(model_calls=5)})
     outcome = await local("answer b", agent=limits).run("begin", spent={"model_calls": 5})
     assert (outcome.result.exit_reason, outcome.calls) == ("limit", ())
-    with pytest.raises(InvalidTask, match="clerk begins with a Notes, not with a"):
+    with pytest.raises(InvalidTask, match="any_effect begins with a Notes, not with a"):
         await local().run("begin", context=ratchet.Context())
 
 
@@ -466,8 +468,8 @@ async def test_run_sync_in_a_running_loop_says_await() -> None:
 async def test_stored_run_is_replayed_from_a_step() -> None:
     store: dict[str, list[str]] = {}
     outcome = await local(*SCRIPT, store=store).run("begin", trace_id="t-1")
-    assert stored_context(clerk.MACHINE, store, "t-1") == outcome.context
-    assert stored_context(clerk.MACHINE, store, "other") is None
+    assert stored_context(any_effect.MACHINE, store, "t-1") == outcome.context
+    assert stored_context(any_effect.MACHINE, store, "other") is None
     again = await local("tools look z", "answer y", store=store).replay("t-1", 2, "begin")
     assert (again.answer, again.context.seen) == ("y", ("ok saw a", "ok saw z"))
     assert again.result.counters["model_calls"] == 5
@@ -480,7 +482,7 @@ async def test_stored_run_is_replayed_from_a_step() -> None:
 async def test_replayed_stored_run_has_not_more_of_a_bound() -> None:
     store: dict[str, list[str]] = {}
     rule = {"tools": ["look"], "ask": "never", "at_most": {"calls": 2}}
-    agent = CLERK.model_copy(update={"approvals": Approvals.model_validate({"rules": [rule]})})
+    agent = ANY_EFFECT.model_copy(update={"approvals": Approvals.model_validate({"rules": [rule]})})
     await local("tools look a", "tools look b", "answer x", agent=agent, store=store).run("go", trace_id="t")
     again = await local("tools look c", "answer y", agent=agent, store=store).replay("t", 2, "go")
     first, second = again.context.seen
@@ -555,11 +557,11 @@ async def test_error_of_state_ends_run_or_goes_to_on_error(name: str) -> None:
     def fails(c: Any, run: Run) -> Any:
         raise busy
 
-    states = [state(clerk.S.THINK, counts="steps")(fails), *clerk.MACHINE.states[1:]]
-    machine = replace(clerk.MACHINE, states=states)
+    states = [state(any_effect.S.THINK, counts="steps")(fails), *any_effect.MACHINE.states[1:]]
+    machine = replace(any_effect.MACHINE, states=states)
     outcome = await Local(machine, model=ScriptedModel([]), tools=[LOOK]).run("begin")
     assert (outcome.result.exit_reason, outcome.result.error) == ("failed", "busy")
-    handled = replace(machine, on_error=lambda c, error, run: ({"answer": str(error)}, clerk.Finished()))
+    handled = replace(machine, on_error=lambda c, error, run: ({"answer": str(error)}, any_effect.Finished()))
     outcome = await Local(handled, model=ScriptedModel([]), tools=[LOOK]).run("begin")
     assert outcome.answer == "busy"
 
@@ -592,13 +594,13 @@ async def test_finished_run_goes_on_behind_its_last_step(name: str) -> None:
 
 
 def limited(limits: dict[str, Any], model: Any) -> Local:
-    """The clerk with limits."""
-    agent = CLERK.model_copy(update={"limits": Limits(**{"model_calls": None, **limits})})
+    """The machine `any_effect` with limits."""
+    agent = ANY_EFFECT.model_copy(update={"limits": Limits(**{"model_calls": None, **limits})})
     return Local(agent, model=model, tools=[LOOK, PAY])
 
 
 def replies(asked: Any) -> Any:
-    """A model that runs the clerk inside the clerk."""
+    """A model that runs `any_effect` inside itself."""
     return brain("child inner")(asked.effect)
 
 
@@ -630,4 +632,4 @@ async def test_depth_counts_runs_inside_runs() -> None:
 
 def test_missing_model_is_asked_for_in_words() -> None:
     with pytest.raises(TypeError, match="plays no `script` of an agent file: give `model`, such as Scripted"):
-        Local(CLERK)
+        Local(ANY_EFFECT)

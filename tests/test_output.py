@@ -14,7 +14,7 @@ from rich.console import Console
 from activities.tools import Tool
 from client.cli.render import result_text
 from client.sdk.local import Local, ScriptedModel, tool_call
-from tests.people import clerk
+from tests.people import any_effect
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask, Limits
 from workflows.hosts.memory import LocalOutcome
@@ -291,51 +291,58 @@ def test_end_that_gives_no_answer_keeps_its_reason() -> None:
 # -- machines of one's own --------------------
 
 
-def clerks(*answers: str, machine: Machine = clerk.MACHINE) -> LocalOutcome:
+def outcome_of(*answers: str, machine: Machine = any_effect.MACHINE) -> LocalOutcome:
     script = [f"answer {answer}" for answer in answers]
     return Local(machine, model=ScriptedModel(script), tools=[LOOK]).run_sync("refund?", output=Refund)
 
 
 def test_own_machine_that_can_go_on_is_asked_again() -> None:
-    outcome = clerks(BAD, GOOD, machine=replace(clerk.MACHINE, on_reopen=lambda c: (clerk.S.THINK, {})))
+    outcome = outcome_of(
+        BAD, GOOD, machine=replace(any_effect.MACHINE, on_reopen=lambda c: (any_effect.S.THINK, {}))
+    )
     assert (outcome.ok, outcome.output) == (True, DATA)
 
 
 def test_own_machine_that_cannot_go_on_ends() -> None:
-    result = clerks(BAD).result
+    result = outcome_of(BAD).result
     assert (result.ok, result.exit_reason) == (False, "invalid_answer")
-    assert "again: the machine clerk has neither `on_refused` nor `on_reopen`" in (result.error or "")
+    assert "again: the machine any_effect has neither `on_refused` nor `on_reopen`" in (result.error or "")
 
 
 def reopening(**more: Any) -> Machine:
-    """The clerk, who goes on thinking after an answer; `more` are fields of that state and of the machine."""
+    """`any_effect`, which goes on thinking after an answer; `more` are fields of that state and of it."""
     of_state = {name: more.pop(name) for name in ("entry", "holds") if name in more}
-    states = [replace(one, **of_state) if one.name == clerk.S.THINK else one for one in clerk.MACHINE.states]
-    return replace(clerk.MACHINE, **{"states": states, "on_reopen": lambda c: (clerk.S.THINK, {}), **more})
+    states = [
+        replace(one, **of_state) if one.name == any_effect.S.THINK else one
+        for one in any_effect.MACHINE.states
+    ]
+    return replace(
+        any_effect.MACHINE, **{"states": states, "on_reopen": lambda c: (any_effect.S.THINK, {}), **more}
+    )
 
 
 def test_reentered_state_does_and_checks_what_it_always_does() -> None:
     machine = reopening(entry=lambda c, left: {"seen": (*c.seen, f"after {left}")})
-    outcome = clerks(BAD, GOOD, machine=machine)
+    outcome = outcome_of(BAD, GOOD, machine=machine)
     (refused,) = [record for record in outcome.records if record.event == "AnswerRefused"]
     assert refused.patch["seen"] == {"append": ["after think"]}
-    strict = clerks(BAD, GOOD, machine=reopening(holds=lambda c, left: "answered" if c.answer else ""))
+    strict = outcome_of(BAD, GOOD, machine=reopening(holds=lambda c, left: "answered" if c.answer else ""))
     assert strict.result.exit_reason == "broken_rule"
     assert "the invariant of think does not hold: answered" in (strict.result.error or "")
 
 
 def test_counter_that_is_used_up_forbids_only_what_needs_it() -> None:
     """No state counts `repairs`; `steps` counts each thought."""
-    free = clerks(BAD, GOOD, machine=reopening(caps=lambda options: {"repairs": 0}))
+    free = outcome_of(BAD, GOOD, machine=reopening(caps=lambda options: {"repairs": 0}))
     assert (free.ok, free.output) == (True, DATA)
-    once = clerks(BAD, machine=reopening(caps=lambda options: {"steps": 1}))
+    once = outcome_of(BAD, machine=reopening(caps=lambda options: {"steps": 1}))
     assert once.result.exit_reason == "invalid_answer"
     assert "it is not asked for again: `steps` is used up (1)" in (once.result.error or "")
 
 
 def test_function_that_leads_nowhere_is_named() -> None:
     for name in ("on_refused", "on_reopen"):
-        outcome = clerks(BAD, machine=reopening(**{name: lambda c: (clerk.S.DONE, {})}))
+        outcome = outcome_of(BAD, machine=reopening(**{name: lambda c: (any_effect.S.DONE, {})}))
         assert f"`{name}` leads to done" in (outcome.result.error or "")
 
 
@@ -461,13 +468,13 @@ def test_blast_radius_holds_for_a_machine_that_begins_anew() -> None:
 
     tools = [Tool(name="look", params=Numbered, run=look, effect="read")]
     machine = replace(
-        clerk.MACHINE,
-        on_reopen=lambda c: (clerk.S.THINK, {}),
+        any_effect.MACHINE,
+        on_reopen=lambda c: (any_effect.S.THINK, {}),
         most_calls=lambda options, replies: max(min(3, replies - 1), 0),
     )
     one_answer = ["tools look 1", "tools look 2", "tools look 3", f"answer {BAD}"]
     Local(machine, model=ScriptedModel(one_answer * 3), tools=tools).run_sync("refund?", output=Refund)
-    agent = AgentSpec(machine="clerk", output=Refund)
+    agent = AgentSpec(machine="any_effect", output=Refund)
     assert len(seen) == calls_bound(machine, agent).calls == 9
     few = agent.model_copy(update={"limits": Limits(model_calls=5)})
     assert calls_bound(machine, few).calls == 4  # not 9: four replies make three calls at most
@@ -475,4 +482,4 @@ def test_blast_radius_holds_for_a_machine_that_begins_anew() -> None:
 
 def test_exit_of_a_machine_need_not_know_of_it() -> None:
     assert Exit(reason="done").output is None
-    assert Program(clerk.MACHINE, program_for(AgentTask(goal="x"), {}, "w").input).form is None
+    assert Program(any_effect.MACHINE, program_for(AgentTask(goal="x"), {}, "w").input).form is None

@@ -12,7 +12,7 @@ import pytest
 
 from activities.contracts import InnerLimits, ModelSpec, RunMachine
 from activities.extensions import load_modules
-from tests.people import clerk
+from tests.people import any_effect
 from tests.people.bench import LOOK, PAY, Bench, brain
 from workflows import registry
 from workflows.api import AgentTask, Carry, Fork, Limits, Origin
@@ -31,8 +31,10 @@ TOOLS = {"look": LOOK, "pay": PAY}
 
 
 def task(**more: Any) -> AgentTask:
-    """A task of the clerk."""
-    return AgentTask.model_validate({"goal": "begin", "machine": "clerk", "tools": ("look", "pay"), **more})
+    """A task of `any_effect`."""
+    return AgentTask.model_validate(
+        {"goal": "begin", "machine": "any_effect", "tools": ("look", "pay"), **more}
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,9 +58,9 @@ def test_unusable_input_is_refused_with_the_field(inputs: list[Any], problem: st
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ({"machine": "clrek"}, "did you mean clerk"),
-        ({"machine_version": "7"}, "clerk of version 7"),
-        ({"material": "a text"}, "material: clerk takes none"),
+        ({"machine": "any_efect"}, "did you mean any_effect"),
+        ({"machine_version": "7"}, "any_effect of version 7"),
+        ({"material": "a text"}, "material: any_effect takes none"),
         ({"models": {"default": ModelSpec(), "critic": ModelSpec()}}, "no role critic"),
         ({"people": People(interrupt_states=("wrok",))}, "wrok"),
         ({"approvals": Approvals(tools={"pya": "always"})}, "approvals.tools.pya"),
@@ -146,10 +148,10 @@ def test_task_too_large_to_be_checked_in_time_is_refused(more: dict[str, Any], p
 
 
 def test_misspelt_tool_of_a_state_is_refused_at_the_start() -> None:
-    work, *others = sorted(clerk.MACHINE.states, key=lambda one: one.name is not clerk.S.WORK)
+    work, *others = sorted(any_effect.MACHINE.states, key=lambda one: one.name is not any_effect.S.WORK)
     states = [replace(work, tools=frozenset({"lok"})), *others]
-    with pytest.raises(InvalidTask, match=r"state work of machine clerk .*`lok`.* did you mean `look`"):
-        program_for(task(), TOOLS, "t-1", replace(clerk.MACHINE, states=states))
+    with pytest.raises(InvalidTask, match=r"state work of machine any_effect .*`lok`.* did you mean `look`"):
+        program_for(task(), TOOLS, "t-1", replace(any_effect.MACHINE, states=states))
 
 
 def test_inner_run_gets_the_smaller_limits_and_its_own_tools() -> None:
@@ -160,7 +162,7 @@ def test_inner_run_gets_the_smaller_limits_and_its_own_tools() -> None:
         spent_above_usd=1,
     )
     effect = RunMachine(
-        machine="clerk", goal="inner", give=("look",), roles={"default": "small"},
+        machine="any_effect", goal="inner", give=("look",), roles={"default": "small"},
         limits=InnerLimits(model_calls=3, tokens=50, max_transitions=9), values={"a": 1},
     )  # fmt: skip
     inner = inner_task(outer, effect, {"model_calls": 2, "cost_usd": 1.5}, spent_usd=0.5)
@@ -172,7 +174,7 @@ def test_inner_run_gets_the_smaller_limits_and_its_own_tools() -> None:
 
 def test_inner_run_cannot_get_a_tool_that_the_run_lacks() -> None:
     with pytest.raises(ValueError, match="dig"):
-        inner_task(task(), RunMachine(machine="clerk", goal="a", give=("dig",)), {}, 0)
+        inner_task(task(), RunMachine(machine="any_effect", goal="a", give=("dig",)), {}, 0)
 
 
 async def test_fork_goes_on_from_a_step_of_another_run() -> None:
@@ -212,9 +214,9 @@ def module(name: str, **values: Any) -> ModuleType:
 
 
 def test_module_adds_extensions_under_both_names() -> None:
-    registry.add_module(clerk)
+    registry.add_module(any_effect)
     rules = registry.extensions().rules
-    assert rules["short"] is rules["clerk.short"] is clerk.short
+    assert rules["short"] is rules["any_effect.short"] is any_effect.short
 
 
 def test_options_naming_no_hook_of_user_run_shipped_code_alone(tmp_path: Path) -> None:
@@ -230,10 +232,13 @@ def test_options_naming_no_hook_of_user_run_shipped_code_alone(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"MACHINE": "clerk"}, "is not a Machine"),
-        ({"MACHINE": replace(clerk.MACHINE)}, "a machine clerk of version 1 is in .*clerk.py, too"),
+        ({"MACHINE": "any_effect"}, "is not a Machine"),
         (
-            {"MACHINE": replace(clerk.MACHINE, name="tools", version="99")},
+            {"MACHINE": replace(any_effect.MACHINE)},
+            "a machine any_effect of version 1 is in .*any_effect.py, too",
+        ),
+        (
+            {"MACHINE": replace(any_effect.MACHINE, name="tools", version="99")},
             "a machine tools .version 99.* rename",
         ),
         ({"RULES": {"r": 5}}, "rule 'r' is not callable"),

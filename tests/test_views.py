@@ -22,7 +22,7 @@ from client.history.compare import align_steps
 from client.runs.readings import RecordReader
 from client.runs.steps import reply_before_text
 from client.sdk.local import Asked, Local, ScriptedModel
-from tests.people import clerk
+from tests.people import any_effect
 from workflows import steps
 from workflows.api import AgentSpec
 from workflows.hosts.memory import LocalOutcome
@@ -62,17 +62,17 @@ SCRIPTS: dict[str, tuple[dict[str, Any], Sequence[Any]]] = {
     "planner without a plan": ({"mode": "simple"}, [*({"action": "look", "params": {"x": x}} for x in "ab"),
                                                     {"action": "finish"}]),
     "contract": ({}, [contract("a"), contract("b"), {"action": "complete", "strategy": "exit"}]),
-    "clerk": ({}, ["tools look a", "tools look b", "answer seen"]),
+    "any_effect": ({}, ["tools look a", "tools look b", "answer seen"]),
 }  # fmt: skip
 """Machine -> options and replies of a run that looks at a in its first step, and at b in its second one."""
-SILENT = ("planner without a plan", "clerk")
+SILENT = ("planner without a plan", "any_effect")
 """Their replies have no thought."""
 
 
 def agent_of(name: str) -> Any:
     machine = name.partition(" ")[0]
     spec = AgentSpec(machine=machine, options=SCRIPTS[name][0], tools=("look",))
-    return clerk.MACHINE if machine == "clerk" else spec
+    return any_effect.MACHINE if machine == "any_effect" else spec
 
 
 def local(name: str, **more: Any) -> Local:

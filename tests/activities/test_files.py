@@ -323,18 +323,18 @@ AGENT = "machine: tools\ntools: [write_file]\n"
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("clerk.yaml", AGENT), ("sub/clerk.YML", AGENT), ("clerk.yaml", "modules: [helper.py]"),
-        ("clerk.yaml", "approvals: {effects: {unsafe: never}}\ntools: [pay]\n"),
-        ("clerk.yaml", '{"machine": "react"}'), ("clerk.yaml", '"mach\\x69ne": react'),
-        ("clerk.yaml", "--- # an agent\n? !!str machine\n: react"), ("clerk.yaml", "  machine:\n    react"),
-        ("clerk.yaml", "a: &a {machine: react}\n<<: *a"), ("clerk.yaml", "a: &a machine\n*a : react"),
-        ("clerk.yaml", f"{AGENT}broken: ["), ("deep.yaml", f"models: {'[' * 8000}"),
-        ("clerk.yaml", "!!omap\n- machine: react\n- modules: [helper.py]\n- tools: [read_file]"),
-        ("clerk.yaml", "!!merge q: {machine: react, modules: [helper.py]}\nname: c"),
-        ("clerk.yaml", "!<tag:yaml.org,2002:merge> q: {modules: [helper.py]}"),
-        ("clerk.yaml", "tools: [read_file]"), ("clerk.yaml", "name: &a [pay]\ntools: *a"),
-        ("clerk.yaml", "models: {default: {name: m, base_url: http://evil}}"), ("clerk.yaml", "models: m"),
-        ("clerk.yaml", "approvals: {effects: {unsafe: never}}"),
+        ("agent.yaml", AGENT), ("sub/agent.YML", AGENT), ("agent.yaml", "modules: [helper.py]"),
+        ("agent.yaml", "approvals: {effects: {unsafe: never}}\ntools: [pay]\n"),
+        ("agent.yaml", '{"machine": "react"}'), ("agent.yaml", '"mach\\x69ne": react'),
+        ("agent.yaml", "--- # an agent\n? !!str machine\n: react"), ("agent.yaml", "  machine:\n    react"),
+        ("agent.yaml", "a: &a {machine: react}\n<<: *a"), ("agent.yaml", "a: &a machine\n*a : react"),
+        ("agent.yaml", f"{AGENT}broken: ["), ("deep.yaml", f"models: {'[' * 8000}"),
+        ("agent.yaml", "!!omap\n- machine: react\n- modules: [helper.py]\n- tools: [read_file]"),
+        ("agent.yaml", "!!merge q: {machine: react, modules: [helper.py]}\nname: c"),
+        ("agent.yaml", "!<tag:yaml.org,2002:merge> q: {modules: [helper.py]}"),
+        ("agent.yaml", "tools: [read_file]"), ("agent.yaml", "name: &a [pay]\ntools: *a"),
+        ("agent.yaml", "models: {default: {name: m, base_url: http://evil}}"), ("agent.yaml", "models: m"),
+        ("agent.yaml", "approvals: {effects: {unsafe: never}}"),
     ],
 )  # fmt: skip
 def test_agent_file_is_neither_written_nor_replaced(tmp_path: Path, name: str, content: str) -> None:
@@ -373,7 +373,7 @@ def test_other_yaml_files_are_written(tmp_path: Path, content: str) -> None:
 
 PAIRS = (
     ("machine", "react"), ("modules", "[helper.py]"), ("tools", "[read_file]"), ("models", "{default: m}"),
-    ("approvals", "{effects: {read: always}}"), ("name", "b"), ("description", "a clerk"),
+    ("approvals", "{effects: {read: always}}"), ("name", "b"), ("description", "a agent"),
 )  # fmt: skip
 SPELT = ("{}", '"{}"', "'{}'", "? {}\n", "!!str {}", "!!merge {}", "! {}", "!!binary {}")
 
@@ -404,7 +404,7 @@ def test_whatever_loads_as_its_own_agent_is_not_written(text: str) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made).resolve()
         (folder / "helper.py").touch()
-        path = folder / "clerk.yaml"
+        path = folder / "agent.yaml"
         path.write_text(text)
         try:
             agent = load_agent(path)
@@ -425,14 +425,14 @@ def test_what_configures_the_worker_is_not_written(tmp_path: Path, environ: Envi
     server = {"command": sys.executable, "args": ["server.py"], "cwd": str(tmp_path)}
     for name in ("servers.txt", "server.py", "notify.sh"):
         (tmp_path / name).write_text(json.dumps({"own": server}))
-    (tmp_path / "clerk.yaml").write_text("description: no more")
+    (tmp_path / "agent.yaml").write_text("description: no more")
     environ["RATCHET_MCP"] = str(tmp_path / "servers.txt")
     root = FilesRoot.of(settings_on(tmp_path, notify_command=("sh", str(tmp_path / "notify.sh"))))
     del environ["RATCHET_MCP"]
-    load_agent(tmp_path / "clerk.yaml")
+    load_agent(tmp_path / "agent.yaml")
     for name, why in {
         "servers.txt": "the worker is configured by what is there",
-        "clerk.yaml": "the worker is configured by what is there",
+        "agent.yaml": "the worker is configured by what is there",
         "server.py": "the worker runs what is there",
         "notify.sh": "the worker runs what is there",
     }.items():

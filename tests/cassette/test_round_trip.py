@@ -12,7 +12,7 @@ import pytest
 from client.cassette.file import Cassette, cassette_of, read_cassette, write_cassette
 from client.cassette.playing import play
 from client.cassette.recording import CONTENT, Recorder
-from tests.people import clerk
+from tests.people import any_effect
 from tests.people.bench import Bench, brain
 from tests.server import fakes
 from tests.server.fakes import FakeWorld, Scenario
@@ -43,11 +43,11 @@ async def test_bug_of_todays_machine_is_named() -> None:
     async with Bench(brain("tools look a")) as bench:
         await bench.settle()
 
-    def fails(c: clerk.Notes, run: Run) -> Visit:
+    def fails(c: any_effect.Notes, run: Run) -> Visit:
         raise ZeroDivisionError("by zero")
 
-    think = state(clerk.S.THINK, writes={"todo"}, counts="steps")(fails)
-    machine = dataclasses.replace(clerk.MACHINE, states=(think, clerk.work))
+    think = state(any_effect.S.THINK, writes={"todo"}, counts="steps")(fails)
+    machine = dataclasses.replace(any_effect.MACHINE, states=(think, any_effect.work))
     verdict = await play(cassette_of(bench.recorder), machine=machine)
     assert "ZeroDivisionError: by zero" in verdict.difference
 

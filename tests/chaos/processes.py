@@ -22,7 +22,7 @@ from client.server.namespace import prepare
 from tests.chaos import tools
 from tests.chaos.actors import eventually
 from tests.link import Link
-from tests.server.conftest import NESTER, ROOT
+from tests.server.conftest import OUTER_MACHINE, ROOT
 from workflows.api import ATTRIBUTES
 
 __all__ = ["Disk", "Server", "WorkerPool", "older_source"]
@@ -200,7 +200,7 @@ class WorkerPool:
             "TEMPORAL_ADDRESS": self.links[number].address,
             "RATCHET_DATA_DIR": str(self.settings.data_dir),
             "RATCHET_FILES_ROOT": str(self.settings.files_root),
-            "RATCHET_MODULES": json.dumps([str(tools.__file__), str(NESTER)]),
+            "RATCHET_MODULES": json.dumps([str(tools.__file__), str(OUTER_MACHINE)]),
             "RATCHET_SHUTDOWN_SECONDS": str(self.settings.shutdown_seconds),
         }  # fmt: skip
         process = await asyncio.create_subprocess_exec(

@@ -25,7 +25,7 @@ from tests.chaos.actors import People, Runs
 from tests.chaos.judge import Verdict, judge_effects
 from tests.chaos.runs import KINDS, expected_answer, task_of
 from tests.chaos.world import World
-from tests.server.conftest import NESTER, ROOT, Workers, real_server, worker_processes
+from tests.server.conftest import OUTER_MACHINE, ROOT, Workers, real_server, worker_processes
 from tests.server.test_fused_steps import same
 from tests.server.test_same_log import DIGEST
 from tests.server.trials import Run, eventually, log_of
@@ -175,7 +175,9 @@ async def test_kill_at_each_event_changes_nothing(kind: str, tmp_path: Path) -> 
         async with real_server(settings) as client:
             address = client.service_client.config.target_host
             keys = {"OPENAI_BASE_URL": world.base_url, "OPENAI_API_KEY": "chaos"}
-            async with worker_processes(address, tmp_path, Path(tools.__file__), NESTER, **keys) as workers:
+            async with worker_processes(
+                address, tmp_path, Path(tools.__file__), OUTER_MACHINE, **keys
+            ) as workers:
                 people = People(client, world, Runs(client, iter(())), "kills", odd_part=0)
                 kills = Kills(workers, people, world)
                 first, log = await kills.run(f"{kind}-000")

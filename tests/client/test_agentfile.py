@@ -239,9 +239,9 @@ def test_unreadable_file_is_named(tmp_path: Path, kind: str) -> None:
 
 def test_file_with_another_ending_is_no_agent_file(tmp_path: Path) -> None:
     """Tools may write such files."""
-    (tmp_path / "clerk.txt").write_text("machine: react")
-    with pytest.raises(UsageError, match=r"clerk\.txt: expected a file whose name ends in \.yaml or \.yml"):
-        find_agent(tmp_path / "clerk.txt")
+    (tmp_path / "agent.txt").write_text("machine: react")
+    with pytest.raises(UsageError, match=r"agent\.txt: expected a file whose name ends in \.yaml or \.yml"):
+        find_agent(tmp_path / "agent.txt")
 
 
 def test_unknown_shipped_agent_names_the_nearest() -> None:

@@ -19,7 +19,7 @@ from client.sdk.agent import AgentClient
 from client.server.workerconfig import Allowed, remember
 from tests.conftest import Environ
 
-MODULE = str(Path(__file__).with_name("poetry.py"))
+MODULE = str(Path(__file__).with_name("user_module.py"))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_module_without_a_machine_is_named(catalog: Catalog, tmp_path: Path) -> 
         (f"{POET}options: {{word: 3}}\n", ":4:11: options.word: ", "`words`"),
         (f"{POET}options: {{words: 0}}\n", ":4:11: options.words: ", "got 0"),
         (f"{POET}options: {{hook: limp}}\n", ":4:1: options: ", "limp"),
-        (f"{POET}options: {{hook: poetry.rhyme}}\n", "", ""),
+        (f"{POET}options: {{hook: user_module.rhyme}}\n", "", ""),
         (f"{POET}options: {{inner: {{machine: peot}}}}\n", ":4:19: options.inner.machine: ", "poet"),
         (
             f"{POET}options: {{inner: {{machine: poet, options: {{words: 0}}}}}}\n",

@@ -17,7 +17,7 @@ from client.server.embedded import EmbeddedServer
 from tests.client.commandline import Cli, Result, running, until
 from workflows.api import RunStatus
 
-POETRY = Path(__file__).with_name("poetry.py")
+USER_MODULE = Path(__file__).with_name("user_module.py")
 LINE = "reply.text}"
 
 
@@ -32,7 +32,7 @@ async def cli(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli]:
 def agent_with(folder: Path, written: str, name: str) -> tuple[str, Path]:
     """The files of an agent and its machine, which has this in place of the text of the reply."""
     machine, agent = folder / "poems.py", folder / "poet.yaml"
-    source = POETRY.read_text().replace('name="poet"', f'name="{name}"').replace("HOOKS", "OTHER")
+    source = USER_MODULE.read_text().replace('name="poet"', f'name="{name}"').replace("HOOKS", "OTHER")
     machine.write_text(source.replace(LINE, f"{written}}}").replace("TOOL =", "UNUSED ="))
     model = {"provider": "scripted", "script": [{"reply": "roses"}]}
     agent.write_text(json.dumps({"machine": name, "modules": [machine.name], "models": {"default": model}}))

@@ -197,7 +197,7 @@ def test_strict_fails_on_what_has_no_bound(cli: Cli, tmp_path: Path) -> None:
 
 
 FAR = """
-name: clerk
+name: far
 machine: tools
 tools: [{tools}]
 models: scripted

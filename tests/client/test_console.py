@@ -622,12 +622,12 @@ async def test_agents_page_executes_no_module(
 ) -> None:
     """Nor does what a person asks of an agent whose module no worker here has loaded."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
-    (tmp_path / "clerk.yaml").write_text("machine: tools\nmodules: [evil.py]\noutput: Refund\n")
+    (tmp_path / "agent.yaml").write_text("machine: tools\nmodules: [evil.py]\noutput: Refund\n")
     monkeypatch.chdir(tmp_path)
     listed = await browser.get("/agents")
     assert "No worker here has loaded evil.py" in listed.text
-    assert (await browser.http.get("/agent", params={"name": "clerk.yaml"})).status_code == 400
-    assert (await browser.post("/agents", agent="clerk.yaml", goal="x")).status_code == 400
+    assert (await browser.http.get("/agent", params={"name": "agent.yaml"})).status_code == 400
+    assert (await browser.post("/agents", agent="agent.yaml", goal="x")).status_code == 400
     assert not (tmp_path / "executed").exists()
 
 

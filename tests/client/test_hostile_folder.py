@@ -49,7 +49,7 @@ def test_agents_of_folder_are_listed_without_reading_large_files(tmp_path: Path)
     """Nobody named these files: YAML's parser would take seconds for each, or for ever."""
     agent = "machine: tools\ntools: [calculator]\n"
     for name, text in {
-        "clerk": agent,
+        "agent": agent,
         "large": agent + "#" * 64_000,
         "values": f"replicas: 3\nargs: [{'1,' * 30_000}]\n",
         "merges": f"{agent}a: &a {{}}\n" + "".join(f"k{n}: {{<<: *a}}\n" for n in range(2000)),
@@ -59,8 +59,8 @@ def test_agents_of_folder_are_listed_without_reading_large_files(tmp_path: Path)
     with chdir(tmp_path):
         listed = Cli(tmp_path / "data", tmp_path)("agents", "--json").lines
     problems = {row["agent"]: row.get("error", "") for row in listed if row["agent"].endswith(".yaml")}
-    assert list(problems) == ["clerk.yaml", "merges.yaml", "wrong.yaml"]
-    assert problems["clerk.yaml"] == ""
+    assert list(problems) == ["agent.yaml", "merges.yaml", "wrong.yaml"]
+    assert problems["agent.yaml"] == ""
     assert "more than 100 merge keys" in problems["merges.yaml"]
     assert "not valid YAML" in problems["wrong.yaml"]
 
@@ -68,9 +68,9 @@ def test_agents_of_folder_are_listed_without_reading_large_files(tmp_path: Path)
 def test_list_of_agents_executes_none_of_their_modules(tmp_path: Path) -> None:
     """To look for the model that `output` names is to run the module: only who chose the agent does so."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
-    (tmp_path / "clerk.yaml").write_text("machine: tools\nmodules: [evil.py]\noutput: Refund\n")
+    (tmp_path / "agent.yaml").write_text("machine: tools\nmodules: [evil.py]\noutput: Refund\n")
     with chdir(tmp_path):
         listed = Cli(tmp_path / "data", tmp_path)("agents", "--json").lines
-    (clerk,) = [row for row in listed if row["agent"] == "clerk.yaml"]
-    assert "error" not in clerk
+    (found,) = [row for row in listed if row["agent"] == "agent.yaml"]
+    assert "error" not in found
     assert not (tmp_path / "executed").exists()

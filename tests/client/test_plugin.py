@@ -27,7 +27,7 @@ from tests import forked
 from tests.server.conftest import STARTS_WITHIN
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
 
-POETRY = Path(__file__).with_name("poetry.py")
+USER_MODULE = Path(__file__).with_name("user_module.py")
 IMPURE = {
     "clock": ("from datetime import datetime", "datetime.now()", "datetime.datetime.now"),
     "seconds": ("from time import monotonic", "monotonic()", "time.monotonic"),
@@ -60,7 +60,7 @@ def source_of(name: str) -> str:
     given, done, _ = IMPURE.get(name, ("import time", "1", ""))
     if name == "guard":
         done = "PLAIN.run(E.A, {}, lambda s, c: 'x')"
-    text = POETRY.read_text().replace('name="poet"', f'name="{name}"').replace("HOOKS", "OTHER")
+    text = USER_MODULE.read_text().replace('name="poet"', f'name="{name}"').replace("HOOKS", "OTHER")
     text = text.replace("reply.text}", f"str({done})}}").replace("TOOL =", "UNUSED =")
     text = text.replace("from enum", f"{given}\nfrom enum", 1)
     text = text.replace("\nMACHINE =", GUARDED if name == "guard" else "\nMACHINE =")
@@ -78,7 +78,7 @@ def task(machine: str) -> AgentTask:
 @pytest.fixture(scope="module")
 async def connection(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Connection]:
     """A worker with users' modules: a good one, and some that are not deterministic."""
-    folder, modules = tmp_path_factory.mktemp("modules"), [str(POETRY)]
+    folder, modules = tmp_path_factory.mktemp("modules"), [str(USER_MODULE)]
     within = (f"within-{name}" for name in LIBRARIES)
     for name in (*IMPURE, "guard", "imported", *LIBRARIES, *within):
         path = folder / f"{name}.py"
@@ -197,7 +197,7 @@ async def test_end_of_worker_closes_nothing_of_another_with_same_plugin(
 async def test_worker_polls_until_it_is_stopped(tmp_path: Path) -> None:
     async with connected(settings=Settings(data_dir=tmp_path)) as alone:
         places = {"TEMPORAL_ADDRESS": alone.where, "RATCHET_DATA_DIR": str(tmp_path)}
-        env = {**os.environ, **places, "RATCHET_MODULES": json.dumps([str(POETRY)])}
+        env = {**os.environ, **places, "RATCHET_MODULES": json.dumps([str(USER_MODULE)])}
         with forked.Forked(forked.WORKER, env=env, stderr=forked.PIPE) as worker:
             assert (await result(alone, "poet")).answer == "roses"
             worker.send_signal(signal.SIGTERM)

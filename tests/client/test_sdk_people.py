@@ -22,7 +22,7 @@ from client.sdk.people import command_from, decision_from
 from client.sdk.sending import SentSignal
 from client.server.connection import Connection
 from tests.client.asking import asking, marks, newer, opened, without_worker
-from tests.people import clerk
+from tests.people import any_effect
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import calls, eventually, task
 from worker import build_worker
@@ -239,7 +239,7 @@ async def test_watch_all_gives_requests_of_inner_runs(tmp_path: Path) -> None:
     tools, machine = tmp_path / "inner_tools.py", tmp_path / "boss.py"
     await asyncio.to_thread(tools.write_text, INNER_TOOLS)
     # other names than those that other tests of this process may have made known
-    source = inspect.getsource(clerk).replace('"clerk"', '"boss"').replace("RULES", "OTHERS")
+    source = inspect.getsource(any_effect).replace('"any_effect"', '"boss"').replace("RULES", "OTHERS")
     await asyncio.to_thread(machine.write_text, source)
     settings = Settings(data_dir=tmp_path / "data", modules=(str(machine), str(tools)))
     async with real_server(settings) as temporal, build_worker(temporal, settings):

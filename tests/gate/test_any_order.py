@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.gate.house import KEYS, ask, ask_topic, call, carried, requests, say, signed
+from tests.gate.gatekit import KEYS, ask, ask_topic, call, carried, requests, say, signed
 from workflows.gate.decisions import Refused
 from workflows.gate.requests import Requests
 from workflows.gate.texts import Topic, limit

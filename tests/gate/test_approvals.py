@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from activities.contracts import JsonObject, Label, Sink, ToolSpec
-from tests.gate.house import PEOPLE, ask, call, carried, policy, requests, say, signed, spec
+from tests.gate.gatekit import PEOPLE, ask, call, carried, policy, requests, say, signed, spec
 from workflows.gate.approvals import ApprovalPolicy, Grant, problems, unchecked_paths
 from workflows.gate.decisions import Refused
 from workflows.people import Approvals, RequestSettings

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from tests.gate.house import spec
+from tests.gate.gatekit import spec
 from workflows.gate.arguments import (
     Budget,
     TooMuch,

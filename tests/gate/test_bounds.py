@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.contracts import ToolSpec
-from tests.gate.house import ask, call, carried, requests, say, spec
+from tests.gate.gatekit import ask, call, carried, requests, say, spec
 from workflows.gate.approvals import problems
 from workflows.gate.bounds import Bounds
 from workflows.gate.decisions import Refused

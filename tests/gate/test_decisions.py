@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gate.house import (
+from tests.gate.gatekit import (
     ORIGIN,
     PEOPLE,
     RUN,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from tests.gate.house import PEOPLE, policy, public
+from tests.gate.gatekit import PEOPLE, policy, public
 from workflows.people import (
     ApprovalRule,
     Approvals,

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from activities.contracts import EffectFailed
-from tests.gate.house import RUN, ask, ask_topic, call, carried, events, policy, request_place, requests, say
+from tests.gate.gatekit import (
+    RUN,
+    ask,
+    ask_topic,
+    call,
+    carried,
+    events,
+    policy,
+    request_place,
+    requests,
+    say,
+)
 from workflows.gate.decisions import Refused
 from workflows.gate.requests import Requests
 from workflows.gate.texts import (

@@ -35,7 +35,7 @@ from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, Visit,
 
 
 class S(Enum):
-    """Where the clerk is."""
+    """Where the machine is."""
 
     THINK = "think"
     WORK = "work"
@@ -47,7 +47,7 @@ class Options(BaseModel, frozen=True):
 
 
 class Notes(Context):
-    """What the clerk remembers."""
+    """What the machine remembers."""
 
     todo: str = ""
     seen: tuple[str, ...] = ()
@@ -102,10 +102,10 @@ def _effect(word: str, rest: str) -> Any:
             return AskPerson(about="question", text=rest, options=("approve", "reject"))
         case "child" | "short":
             limits = InnerLimits(max_transitions=1) if word == "short" else InnerLimits()
-            return RunMachine(machine="clerk", goal=rest, give=("look", "pay"), limits=limits)
+            return RunMachine(machine="any_effect", goal=rest, give=("look", "pay"), limits=limits)
         case "children":
             number, _, goal = rest.partition(" ")
-            one = RunMachine(machine="clerk", goal=goal, give=("look", "pay"))
+            one = RunMachine(machine="any_effect", goal=goal, give=("look", "pay"))
             return Together(
                 effects=tuple(one.model_copy(update={"label": f"child {n}"}) for n in range(int(number)))
             )
@@ -163,7 +163,7 @@ def short(value: Any) -> bool:
 
 RULES = {"short": short}
 MACHINE = Machine(
-    name="clerk", options=Options, context=Notes, begin=begin, initial=S.THINK, step=S.THINK,
+    name="any_effect", options=Options, context=Notes, begin=begin, initial=S.THINK, step=S.THINK,
     table={S.THINK: {Decided: S.WORK, Finished: S.DONE}, S.WORK: {Worked: S.THINK}},
     states=(think, work), result=result,
 )  # fmt: skip

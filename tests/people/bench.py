@@ -29,7 +29,7 @@ from activities.contracts import (
 from client.cassette.file import cassette_of
 from client.cassette.playing import play
 from client.cassette.recording import Recorder
-from tests.people import clerk
+from tests.people import any_effect
 from workflows import registry
 from workflows.api import AgentTask, Carry, Limits, RunResult
 from workflows.engine.loop import Drive
@@ -48,8 +48,8 @@ PAY = ToolSpec(name="pay", description="pays", parameters=SCHEMA, effect="unsafe
 PUT = ToolSpec(name="put", description="puts", parameters=SCHEMA, effect="idempotent", compensates=True)
 NOBODY_ASKED = Approvals(effects={"unsafe": "never"})
 
-if "clerk" not in {machine.name for machine in registry.machines()}:
-    registry.add_module(clerk)
+if "any_effect" not in {machine.name for machine in registry.machines()}:
+    registry.add_module(any_effect)
 
 
 def failed(kind: str = "HTTP401") -> EffectFailed:
@@ -107,7 +107,7 @@ class Bench:
         self.clock, self.hops, self.recorder = STARTED, hops, Recorder()
         self.specs = {spec.name: spec for spec in tools}
         self.task = AgentTask.model_validate({
-            "goal": "begin", "machine": "clerk", "tools": [spec.name for spec in tools],
+            "goal": "begin", "machine": "any_effect", "tools": [spec.name for spec in tools],
             "people": people or People(), "approvals": approvals, "limits": Limits(model_calls=None), **more,
         })  # fmt: skip
         self.records: list[Record] = []

@@ -90,7 +90,7 @@ class Failing(Bench):
         (
             RunResult(
                 agent="a",
-                machine="clerk",
+                machine="any_effect",
                 machine_version="1",
                 state="think",
                 step=1,

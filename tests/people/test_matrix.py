@@ -1,7 +1,6 @@
 """Every command at every moment of a run, in one execution and in a new one whenever possible.
 
-The clerk's model answers by the newest message, so a run comes to the same answer whatever happens on the
-way.
+The model answers by the newest message, so a run comes to the same answer whatever happens on the way.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from worker import build_worker
 from workflows.api import ATTRIBUTES, TASK_QUEUE
 
 ROOT = Path(__file__).parents[2]
-NESTER = Path(__file__).with_name("nester.py")
+OUTER_MACHINE = Path(__file__).with_name("outer_machine.py")
 """A machine that runs other machines."""
 STARTS_WITHIN = timedelta(minutes=2)
 """The SDK gives up after 5 s, which a busy machine needs."""
@@ -37,7 +37,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """A worker's settings over an empty folder, with the trial tools loaded."""
     home = tmp_path_factory.mktemp("home")
     return Settings(
-        data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS), str(NESTER)), shutdown_seconds=1
+        data_dir=home / ".ratchet",
+        files_root=home,
+        modules=(str(TOOLS), str(OUTER_MACHINE)),
+        shutdown_seconds=1,
     )
 
 

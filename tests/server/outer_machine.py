@@ -1,4 +1,7 @@
-"""A user's machine that runs other machines: one after the other, or side by side."""
+"""A user's machine that runs other machines: one after the other, or side by side.
+
+Its name is in the recorded histories.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.settings import Settings
-from tests.server.conftest import NESTER, TOOLS, real_server
+from tests.server.conftest import OUTER_MACHINE, TOOLS, real_server
 from tests.server.fakes import FakeWorld, decision, fake_worker, play
 from tests.server.scenarios import SCENARIOS
 from tests.server.trials import Run, begin, calls, command, decide, open_request, task, until
@@ -139,7 +139,7 @@ def scrubbed(value: Any) -> Any:
 async def recorded(runs: Recording, *flags: str) -> dict[str, Any]:
     """Workflow id and history of runs that are made on a server with these flags."""
     home = Path(tempfile.mkdtemp())
-    modules = (str(TOOLS), str(NESTER))
+    modules = (str(TOOLS), str(OUTER_MACHINE))
     settings = Settings(data_dir=home / ".ratchet", files_root=home, modules=modules, shutdown_seconds=1)
     async with real_server(settings, *flags) as client, build_worker(client, settings):
         # The workflow id belongs to a history: digests of requests and keys of calls are made of it.

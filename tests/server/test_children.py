@@ -17,7 +17,7 @@ from tests.machines import code_scripts, contract_scripts, staged_scripts
 from tests.machines.answers import calls as asks_for
 from tests.machines.answers import ran, replied
 from tests.machines.play import tool
-from tests.server.conftest import NESTER
+from tests.server.conftest import OUTER_MACHINE
 from tests.server.fakes import FakeWorld, Scenario, play
 from tests.server.trials import (
     Run,
@@ -42,7 +42,7 @@ from workflows.people import Approvals, People
 @pytest.fixture(scope="module", autouse=True)
 def _loaded() -> None:
     """The user's machine is known in memory, too."""
-    for module in load_modules([str(NESTER)]):
+    for module in load_modules([str(OUTER_MACHINE)]):
         registry.add_module(module)
 
 

@@ -31,7 +31,7 @@ LINES = 32
 def own(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Settings of a worker that has the provider."""
     home = tmp_path_factory.mktemp("windows")
-    modules = (str(TOOLS), str(Path(__file__).with_name("windowed.py")))
+    modules = (str(TOOLS), str(Path(__file__).with_name("window_provider.py")))
     return Settings(data_dir=home / ".ratchet", files_root=home, modules=modules, shutdown_seconds=1)
 
 
@@ -43,9 +43,9 @@ async def short(own: Settings) -> AsyncIterator[Client]:
         yield client
 
 
-def windowed(window: int | None, **more: Any) -> AgentTask:
+def task_with_window(window: int | None, **more: Any) -> AgentTask:
     """A run that marks its lines."""
-    model = ModelSpec(provider="windowed", name="windowed", window_tokens=window, seed=LINES)
+    model = ModelSpec(provider="window", name="window", window_tokens=window, seed=LINES)
     given = {"models": {"default": model}, "options": {"max_iterations": 100}, "people": People(), **more}
     return task(tools=("mark",), **given)
 
@@ -79,7 +79,8 @@ async def ended(client: Client, run: Run) -> RunResult:
 
 
 async def test_run_outgrows_its_window_over_several_executions(short: Client, own: Settings) -> None:
-    begun = await begin(short, windowed(3000, fuse="off"))  # fused, the message may cost one more reply
+    # fused, the message may cost one more reply
+    begun = await begin(short, task_with_window(3000, fuse="off"))
     run: Run = short.get_workflow_handle(begun.id)
     await until(run, lambda status: status.step >= 5)
     await command(run, "steer", text="Keep to the left.")
@@ -99,7 +100,7 @@ async def test_run_outgrows_its_window_over_several_executions(short: Client, ow
 
 
 async def test_without_a_window_the_provider_is_sent_everything(short: Client) -> None:
-    result = await ended(short, await begin(short, windowed(None)))
+    result = await ended(short, await begin(short, task_with_window(None)))
     assert (result.exit_reason, result.answer) == ("stop", "all")
     assert result.counters["model_calls"] == LINES + 1
 
@@ -108,7 +109,7 @@ async def test_without_a_window_the_provider_is_sent_everything(short: Client) -
 async def test_log_is_the_same_where_the_tool_asks_the_model(short: Client, own: Settings) -> None:
     logs, asked = [], []
     for fuse in ("off", "auto"):
-        run = await begin(short, windowed(3000, fuse=fuse))
+        run = await begin(short, task_with_window(3000, fuse=fuse))
         await ended(short, run)
         titles = await activities(short, run, "ask_model")
         asked.append(len(titles))
@@ -123,11 +124,11 @@ async def test_log_is_the_same_where_the_tool_asks_the_model(short: Client, own:
 @pytest.mark.exhaustive
 async def test_fork_with_a_smaller_window_ends_well(short: Client, own: Settings) -> None:
     react: dict[str, Any] = {"machine": "react", "options": {"max_steps": 60, "rules": [], "cost_limit": 100}}
-    source = await begin(short, windowed(None, **react))
+    source = await begin(short, task_with_window(None, **react))
     whole = await ended(short, source)
     assert whole.exit_reason == "goal_achieved", whole.error
     agents = AgentClient(Connection(short, own, "the test server"))
-    small = windowed(3000).models
+    small = task_with_window(3000).models
     run: Run = short.get_workflow_handle(await agents.fork(source.id, LINES - 5, ForkChanges(models=small)))
     result = await ended(short, run)
     assert (result.exit_reason, result.answer) == ("goal_achieved", "all"), result.error

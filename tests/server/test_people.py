@@ -134,7 +134,7 @@ async def test_ui_hides_nothing_of_what_is_approved(working: Client) -> None:
 
 async def test_lists_show_who_is_waited_for_and_how_it_ended(working: Client) -> None:
     people = People(requests=RequestSettings(deadline_seconds=900))
-    run = await begin(working, asking(name="clerk", people=people, visibility="state"))
+    run = await begin(working, asking(name="asking", people=people, visibility="state"))
     request = await open_request(run)
 
     async def listed(query: str) -> dict[str, Any]:
@@ -143,7 +143,7 @@ async def test_lists_show_who_is_waited_for_and_how_it_ended(working: Client) ->
             return {pair.key.name: pair.value for pair in pairs}
         return {}
 
-    shown = await eventually(lambda: listed("AgentWaiting='approval' AND AgentName='clerk'"))
+    shown = await eventually(lambda: listed("AgentWaiting='approval' AND AgentName='asking'"))
     assert (shown["AgentMachine"], shown["AgentState"]) == ("tools", "EXECUTING_TOOLS")
     deadline: datetime = shown["AgentDeadline"]
     assert deadline.timestamp() == pytest.approx(request.deadline)

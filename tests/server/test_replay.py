@@ -14,7 +14,7 @@ from temporalio.workflow import NondeterminismError
 
 from activities.settings import Settings
 from client.plugin import RatchetPlugin
-from tests.server.conftest import NESTER
+from tests.server.conftest import OUTER_MACHINE
 from tests.server.record import HISTORIES
 from tests.server.scenarios import SCENARIOS
 from workflows import registry
@@ -29,7 +29,7 @@ def test_every_machine_has_a_recorded_history() -> None:
 
 async def replay(run_id: str, history: Any, home: Path) -> None:
     """Replay as a worker does that has an empty data directory."""
-    plugin = RatchetPlugin(Settings(data_dir=home, modules=(str(NESTER),)))
+    plugin = RatchetPlugin(Settings(data_dir=home, modules=(str(OUTER_MACHINE),)))
     replayer = Replayer(workflows=[], plugins=[plugin])
     await replayer.replay_workflow(WorkflowHistory.from_json(run_id, history))
 

@@ -26,7 +26,7 @@ from client.server.connection import Connection
 from tests.fake_openai import Answer, FakeOpenAI
 from tests.forked import WORKER, Forked
 from tests.server.collector import Collector, Span
-from tests.server.conftest import NESTER, ROOT, TOOLS, real_server
+from tests.server.conftest import OUTER_MACHINE, ROOT, TOOLS, real_server
 from tests.server.trials import Run, begin, decide, eventually, open_request
 from workflows.api import AgentTask
 
@@ -122,7 +122,7 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wat
             "OTEL_BSP_SCHEDULE_DELAY": "50",
             "RATCHET_METRICS": f"127.0.0.1:{port}",
             "RATCHET_FILES_ROOT": str(home),
-            "RATCHET_MODULES": json.dumps([str(TOOLS), str(NESTER)]),
+            "RATCHET_MODULES": json.dumps([str(TOOLS), str(OUTER_MACHINE)]),
         }
         server.queue(
             tool_call("mark", line="seen", until="go"),

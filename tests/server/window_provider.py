@@ -14,10 +14,10 @@ from activities.provider import ModelCall, ProviderError
 from activities.settings import Settings
 
 
-class Windowed:
+class WindowProvider:
     """Counts a token for three bytes."""
 
-    name = "windowed"
+    name = "window"
     description = "for tests of windows"
 
     def __init__(self, settings: Settings) -> None: ...
@@ -51,4 +51,4 @@ def _thought(call: ModelCall) -> str:
     return json.dumps({"thought": "the next one", "action": "mark", "action_input": line})
 
 
-PROVIDER = Windowed
+PROVIDER = WindowProvider
