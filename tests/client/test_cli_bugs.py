@@ -154,7 +154,7 @@ def alone(cli: Cli, *words: str) -> Result:
     """A command in a process of its own: it loads modules anew."""
     with running(*words, **cli.variables) as process:
         out, err = process.communicate()
-        return Result(process.returncode, out, err)
+        return Result(process.wait(), out, err)
 
 
 def test_waiting_run_whose_code_broke_shows_its_log(cli: Cli, tmp_path: Path) -> None:
