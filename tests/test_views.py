@@ -207,40 +207,6 @@ def test_time_spent_waiting_for_a_person_is_in_no_step() -> None:
     assert ["this step: 2.0 s" in blocks[1], "this step: 3.0 s" in blocks[2]] == [True, True]
 
 
-def test_words_repeating_what_came_of_call_are_shown_once() -> None:
-    done = LoggedCall(kind="run_machine", title="act #1", id="Acting#3:0", output="payment 3")
-    ended = Record(seq=1, machine="staged", state="Acting", event="ToObserving", reason="payment 3",
-                   answered=(done,), step=1, of_step=1)  # fmt: skip
-    (step,) = console.steps_of([ended])
-    assert [item.kind for item in step.items] == ["call"]
-
-
-@pytest.mark.parametrize(
-    ("words", "times"),
-    [("It was paid twice.", 1), ("paid twice.", 1), ("ice.", 2), ("So nothing is due.", 2)],
-)
-def test_every_view_leaves_out_words_repeating_end_of_thought(words: str, times: int) -> None:
-    thought = "It was paid twice."
-    common: dict[str, Any] = {"machine": "m", "state": "ask", "step": 1, "of_step": 1}
-    records = (
-        Record(seq=1, event="Replied", to="tell", thought=thought, **common),
-        Record(seq=2, event="Told", to="look", reason=words, **common),
-        Record(seq=3, event="Asked", to="ask", asked=(LoggedCall(kind="x", title="x", id="1"),), **common),
-    )
-    result = RunResult(agent="a", machine="m", machine_version="1", state="ask", step=1, ok=True,
-                       exit_reason="answered", workflow_id="w", run_id="r")  # fmt: skip
-    (step,) = console.steps_of(records)
-    (pair,) = (pair.left for pair in align_steps(records, ()))
-    assert pair is not None
-    texts = {
-        "terminal": [line.strip() for line in terminal(records, result)[1].splitlines()],
-        "console": [item.text for item in step.items],
-        "compare": list(pair.summary),
-    }
-    for view, lines in texts.items():
-        assert [one for one in lines if one in (thought, words)] == [thought, words][:times], view
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_log_names_each_call_where_asked_for_and_where_ended(name: str) -> None:
     records = (await run(name)).records

@@ -59,13 +59,14 @@ def _summary(group: Sequence[Record], moves: Sequence[Record]) -> str:
     that have not ended stand there as they were asked for."""
     made = {one.id: one.summary for record in group for one in record.made}
     asked = {one.id: one.title for record in group for one in record.asked}
-    words = next((record.words for record in moves if record.words), "")
+    first = next((record for record in moves if record.words), None)
+    words = first.words if first else ""
     said = " -> ".join(filter(None, (words, "; ".join((asked | made).values()))))
-    why = next((one.reason for one in reversed(moves) if one.to == one.state and one.reason), "")
-    if not why or why in said[:SUMMARY_CHARS]:
+    again = next((one for one in reversed(moves) if one.to == one.state and one.reason), None)
+    if again is None or (again is first and len(said) <= SUMMARY_CHARS):
         return _cut(said, SUMMARY_CHARS)
     half = SUMMARY_CHARS // 2
-    return f"{_cut(said, half)}; again: {_cut(why, half)}"
+    return f"{_cut(said, half)}; again: {_cut(again.reason, half)}"
 
 
 def _cut(text: str, most: int) -> str:

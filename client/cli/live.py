@@ -29,7 +29,7 @@ from rich.text import Text
 from client.cli.render import hanging_text, record_block, result_text, wrapped_block
 from client.errors import RatchetError
 from client.runs.pending import Heartbeat, heartbeat_in, with_heartbeat
-from client.runs.readings import Reading, RecordReader, ShownCall, is_said_by_its_call, repeats
+from client.runs.readings import Reading, RecordReader, ShownCall, is_said_by_its_call
 from client.runs.words import plain, spent, time_span
 from workflows.kernel.log import EXIT_REASON, STARTED, Record, seconds_called
 from workflows.status import RunStatus
@@ -43,14 +43,14 @@ __all__ = ["LiveView", "heartbeats"]
 GUTTER = 5
 """Columns of the step's number."""
 THOUGHT_LINES, RESULT_LINES = 12, 6
-NAMED = re.compile(r"[A-Za-z ]{,20}:\s*")
-"""Before an answer: what only says that it is one."""
 SPOKEN_CHARACTERS = 100
 """Of the text that a model is producing, on the line below the blocks."""
 LOOK_SECONDS = 1.0
 """How often it is fetched what the run does, and the model's newest words."""
 CALM_SECONDS = 0.25
 """The same after a record, where none follows: what comes next takes long enough to be shown."""
+NAME_PEOPLE = {"Decided", "Requested"}
+"""Events whose words say who decided, or who may."""
 WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -213,19 +213,6 @@ async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIter
 # -- records by steps --------------------
 
 
-def _repeats(said: str, held: str) -> bool:
-    """The end of the run says the held text, or most of it, also behind a label: `FINAL ANSWER: 42`."""
-    if not (said and held):
-        return False
-    is_labelled = held.endswith(said) and NAMED.fullmatch(held.removesuffix(said)) is not None
-    return is_labelled or _has(said, held) or (_has(held, said) and 2 * len(said) > len(held))
-
-
-def _has(text: str, words: str) -> bool:
-    """The words stand in the text, and are no part of others."""
-    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
-
-
 class _Blocks:
     """Turns records into the lines of blocks.
 
@@ -245,8 +232,8 @@ class _Blocks:
         self._seconds = 0.0
         self._held: Text | None = None
         self._held_text = ""
-        self._thought = ""
-        """The newest one of the open block."""
+        self._is_end = False
+        """What is held says how the run ended, as its result does."""
 
     def add(self, record: Record, reading: Reading) -> Iterator[Text]:
         """The lines that a record adds."""
@@ -264,11 +251,10 @@ class _Blocks:
             yield self._hang(record.reason, "! ", "yellow")
 
     def end(self, said: set[str], reason: str) -> Iterator[Text]:
-        """The last lines; not a text that the result will repeat, nor the exit reason, unless it is all that
-        its step has."""
+        """The last lines, without what the result says, and without an exit reason after other words."""
         held = self._held_text
         is_reason = held == reason and self._open == self._place
-        if is_reason or any(_repeats(one, held) for one in said):
+        if self._is_end or is_reason or held in said:
             self._held = None
         yield from self._close(self._before)
 
@@ -278,10 +264,9 @@ class _Blocks:
         for call in reading.calls:
             yield from self._result(call)
         yield from self._say(reading.thought.strip())
-        self._thought = reading.thought or self._thought
-        if record.by == "machine" and not repeats(reading.new_words, self._thought):
+        if record.by == "machine":
             again = record.to == record.state  # the words say why, often an error of the reply
-            yield from self._say(reading.new_words.strip(), *(("↻ ", "yellow") if again else ()))
+            yield from self._say(reading.words.strip(), *(("↻ ", "yellow") if again else ()))
         if reading.asked:  # people may be asked before, so the text is no answer
             yield from self._release()
         if record.by != "machine" and not is_said_by_its_call(record):
@@ -302,24 +287,21 @@ class _Blocks:
             return
         line = self._hang(call.text, "  ", "red" if call.error else "dim", RESULT_LINES)
         if call.error and call.arguments is None:  # the run may end with it, and say so
-            self._held, self._held_text = line, call.result
+            self._held, self._held_text = line, f"{call.error}: {call.result}"
         else:
             yield from self._put(line)
 
     def _remark(self, record: Record) -> Iterator[Text]:
         """What the run itself, or a person, did to it."""
-        by = "" if record.by == "kernel" or record.by in record.reason else f" by {record.by}"
+        by = "" if record.by == "kernel" else f" by {record.by}"
         name = WORD.sub(" ", record.event).capitalize()
-        text = record.reason if record.event in {"Decided", "Requested"} else f"{name}{by}: {record.reason}"
-        problem = record.error if record.error and record.error != record.reason else ""
-        text = f"{text.strip().rstrip(':')}{f': {problem}' if problem else ''}"
+        text = record.why if record.event in NAME_PEOPLE else f"{name}{by}: {record.why}"
+        text = f"{text.strip().rstrip(':')}{f': {record.error}' if record.error else ''}"
         mark, style = ("? ", "yellow") if record.event == "Requested" else ("• ", "yellow")
         line = self._hang(text, mark, style)
-        ended = record.about.get(EXIT_REASON)
-        if ended or (record.by == "kernel" and record.error):
+        if EXIT_REASON in record.about or (record.by == "kernel" and record.error):
             yield from self._release()
-            why = record.reason.removeprefix(f"{ended}: ") if ended else record.error
-            self._held, self._held_text = line, why or record.reason
+            self._held, self._is_end = line, True
         else:
             yield from self._put(line)
 
@@ -345,7 +327,7 @@ class _Blocks:
         yield line
 
     def _release(self) -> Iterator[Text]:
-        line, self._held, self._held_text = self._held, None, ""
+        line, self._held, self._held_text, self._is_end = self._held, None, "", False
         if line is not None:
             yield from self._put(line)
 
@@ -360,4 +342,4 @@ class _Blocks:
             took = f"{self._seconds:.1f} s" if self._seconds >= 0.05 else ""
             if words := " · ".join(filter(None, (spent(more, nothing=""), took))):
                 yield self._hang(f"this step: {words}", "", "dim")
-        self._base, self._seconds, self._thought = counters, 0.0, ""
+        self._base, self._seconds = counters, 0.0

@@ -178,7 +178,7 @@ def record_block(
     marks += [f"{took:.1f} s"] if took >= 0.05 else []
     marks += [f"so far {now}"] if now and (before is None or now != spent(before.counters)) else []
     block.append(f"   {' · '.join(marks)}" if marks else "", style="dim")
-    for words in (reading.thought, reading.new_words if reason else ""):
+    for words in (reading.thought, reading.words if reason else ""):
         block.append(_beginning(words) if words else "")
     for call in reading.calls:
         block.append(_beginning(call.heading, "→ "), style="cyan")

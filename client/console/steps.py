@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from activities.contracts.record_events import REQUEST_CLOSED
 from activities.contracts.titles import call_title
-from client.runs.readings import Reading, RecordReader, ShownCall, is_call, is_said_by_its_call, repeats
+from client.runs.readings import Reading, RecordReader, ShownCall, is_call, is_said_by_its_call
 from workflows.kernel.log import STARTED, Record, began, by_step, lineage
 
 __all__ = ["Item", "PastRequest", "Row", "Step", "log_rows", "path_of", "request_history", "steps_of"]
@@ -76,24 +76,21 @@ def _items(record: Record, reading: Reading) -> list[Item]:
         about = str(record.about.get("request", ""))
         if about and record.event in CLOSED_BY:
             common["event"] = _closed_how(record)
-        text = _details(record) if about and record.event in CLOSED_BY else record.reason
+        text = _details(record) if about and record.event in CLOSED_BY else record.why
         found.append(Item("person", text, by=record.by, request=about, **common))
         return found
     if reading.calls:
         found.append(Item("call", calls=reading.calls, **common))
     if reading.thought or reading.asked:
         found.append(Item("thought", reading.thought, reading.plan, **common))
-    if reading.new_words and not is_said_by_its_call(record):
-        found.append(Item("note", reading.new_words, **common))
+    if reading.words and not is_said_by_its_call(record):
+        found.append(Item("note", reading.words, **common))
     return found
 
 
 def _add(items: list[Item], more: Sequence[Item]) -> None:
-    """Put calls that come next beside the thought before them; leave out notes that repeat a thought."""
+    """Put calls that come next beside the thought before them."""
     for item in more:
-        thought = next((one.text for one in reversed(items) if one.kind == "thought" and one.text), "")
-        if item.kind == "note" and repeats(item.text, thought):
-            continue
         if items and items[-1].kind == item.kind == "thought" and not (item.text or items[-1].plan):
             items[-1] = replace(items[-1], plan=item.plan)
         else:

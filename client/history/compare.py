@@ -11,7 +11,7 @@ from client.errors import RatchetError, RunFailed, UnknownRun
 from client.history.checkpoints import Source, source_of
 from client.history.differences import Difference, first_difference
 from client.runs.connected import ConnectedReader
-from client.runs.readings import RecordReader, is_said_by_its_call, repeats
+from client.runs.readings import RecordReader, is_said_by_its_call
 from workflows.api import RunResult, RunSummary
 from workflows.kernel.log import STARTED, Record, by_step, lineage
 
@@ -237,7 +237,7 @@ class _Log:
 
     def _summary(self, group: Sequence[Record]) -> Iterator[str]:
         """What was done in a step. A call is said where it has ended; one that has not, at the end."""
-        asked, thought = {one.id: one.title for record in group for one in record.asked}, ""
+        asked = {one.id: one.title for record in group for one in record.asked}
         for record in group:
             reading = self._readings[record.seq]
             for call in reading.calls:
@@ -248,12 +248,10 @@ class _Log:
             if record.error:
                 yield self._by(record, f"{record.event}: {record.error}")
             elif not is_said_by_its_call(record):
-                thought = reading.thought or thought
-                said = "" if repeats(reading.new_words, thought) else reading.new_words
-                for words in filter(str.strip, (reading.thought, said)):
+                for words in filter(str.strip, (reading.thought, reading.words)):
                     yield self._by(record, words)
         yield from (f"→ {title}: not ended" for title in asked.values())
 
     def _by(self, record: Record, text: str) -> str:
         """With the person who caused it."""
-        return text if record.by in AUTOMATIC or record.by in text else f"{record.by}: {text}"
+        return text if record.by in AUTOMATIC else f"{record.by}: {text}"

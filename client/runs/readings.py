@@ -59,13 +59,6 @@ class Reading:
     """What the machine adds."""
 
     @property
-    def new_words(self) -> str:
-        """What the machine adds; empty where it repeats the thought, or what came of a call."""
-        told = (text for one in self.calls for text in (one.result, one.text, f"{one.error}: {one.result}"))
-        shown = {self.thought, *told}
-        return "" if self.words.strip() in {text.strip() for text in shown} else self.words
-
-    @property
     def plan(self) -> str:
         """The calls that come next, as a person would write them."""
         return "; ".join(one.title for one in self.asked)
@@ -79,13 +72,6 @@ def is_call(one: LoggedCall) -> bool:
 def is_said_by_its_call(record: Record) -> bool:
     """It tells the model of a call that a person has edited, which the call itself says to people."""
     return record.event == STEERED and EDITED in record.about
-
-
-def repeats(words: str, thought: str) -> bool:
-    """The thought of this step says the machine's words at its end already, and they are no part of a longer
-    word there: nobody shows them again."""
-    before = thought.rstrip().removesuffix(words.strip())
-    return before != thought.rstrip() and not before[-1:].isalnum()
 
 
 class RecordReader:
@@ -102,7 +88,7 @@ class RecordReader:
         for message in record.messages:
             if message.role == "assistant":
                 self._open = {call.id: call for call in message.tool_calls}
-        return Reading(record.thought, record.asked, calls, record.reason)
+        return Reading(record.thought, record.asked, calls, record.why)
 
     def _calls(self, record: Record) -> Iterator[ShownCall]:
         """The calls that have ended, and those that only a message to the model tells of."""

@@ -39,7 +39,7 @@ class Memory(Context):
 def write(c: Memory, run: Run) -> Visit:
     text = c.problem or f"In at most {run.options.words} words: {c.goal}"
     reply = yield from do(AskModel(say=(Message(role="user", content=text),)))
-    return {"draft": reply.text}, Written(reply.text)
+    return {"draft": reply.text}, Written()
 
 
 @state(S.CHECK, reads={"draft"}, writes={"problem"})

@@ -85,13 +85,6 @@ def test_console_step_has_calls_and_words_of_any_machine() -> None:
     ]  # fmt: skip
 
 
-def test_console_step_says_an_answer_once_that_its_machine_repeats() -> None:
-    (step,) = steps_of(
-        [record(thought="FINAL ANSWER: b"), record(seq=2, reason="b"), record(seq=3, reason="c")]
-    )
-    assert [(item.kind, item.text) for item in step.items] == [("thought", "FINAL ANSWER: b"), ("note", "c")]
-
-
 def test_what_people_decided_is_said_once_in_the_console() -> None:
     about = {"request": "r1", "kind": "approval", "tool": "pay", "outcome": "edited", "verb": "edit",
              "arguments": {"cents": 5}, "text": "less"}  # fmt: skip
@@ -113,12 +106,11 @@ def test_what_people_decided_is_said_once_in_the_console() -> None:
     ]  # fmt: skip
 
 
-def test_step_in_one_line_says_once_what_the_machine_repeats() -> None:
-    """As the tutorial's does: the words of its event are the model's."""
+def test_step_in_one_line_has_thought_and_machines_words() -> None:
     asked = [LoggedCall(kind="call_tools", title='send(text="it is late")')]
-    repeated = record(to="act", thought="It is late.", reason="It is late.\n", asked=asked)
+    thinks = record(to="act", thought="It is late.", asked=asked)
     added = record(seq=2, to="act", step=2, of_step=2, thought="It is late.", reason="and it rains")
-    assert [line.summary for line in lines_of([repeated, added])] == [
+    assert [line.summary for line in lines_of([thinks, added])] == [
         'It is late. -> send(text="it is late")', "It is late.; and it rains",
     ]  # fmt: skip
 

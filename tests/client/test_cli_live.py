@@ -235,18 +235,6 @@ def test_call_of_any_machine_shows_result_and_what_machine_says() -> None:
     )
 
 
-def test_words_repeating_what_was_said_or_returned_are_shown_once() -> None:
-    found = shown(
-        [
-            STARTED,
-            record("write", "Written", "send", 1, **said("It is late."), reason="It is late."),
-            record("send", "Rejected", "write", 1, answered=made(('send(text="a")', "no"), error="rejected"),
-                   reason="no"),
-        ]
-    )  # fmt: skip
-    assert found.startswith('\n  1  It is late.\n     → send(text="a")\n       rejected: no\n\n✓ done')
-
-
 def test_call_is_shown_once_and_as_it_was_made() -> None:
     """The model wrote a text for the number, and left a default out."""
     found = shown(
@@ -261,9 +249,9 @@ def test_call_is_shown_once_and_as_it_was_made() -> None:
 
 @pytest.mark.parametrize(
     ("words", "answer", "shown_words"),
-    [("FINAL ANSWER: 4", "4", ""), ("2 and 2 is 4", "4", "  1  2 and 2 is 4\n")],
+    [("4", "4", ""), ("2 and 2 is 4", "4", "  1  2 and 2 is 4\n")],
 )
-def test_words_that_only_name_the_answer_are_shown_once(words: str, answer: str, shown_words: str) -> None:
+def test_words_that_are_the_answer_are_shown_once(words: str, answer: str, shown_words: str) -> None:
     found = shown([STARTED, record("ask", "Replied", "done", 1, **said(words))], answer=answer)
     assert found == f"{shown_words and chr(10)}{shown_words}\n4\n✓ done · 1 step"
 
@@ -284,17 +272,19 @@ def test_thought_stands_above_what_people_are_asked_about_its_call() -> None:
     assert "I pay." in file.getvalue()
 
 
-def test_answer_repeated_by_machine_after_thought_is_shown_once() -> None:
+def test_answer_told_by_machine_is_shown_once() -> None:
     ended = record("ask", "Ended", "done", 1, reason="It is b.")
-    found = shown(
-        [STARTED, record("ask", "Replied", "ask", 1, **said("FINAL: It is b.")), ended], answer="It is b."
-    )
-    assert found == "\nIt is b.\n✓ done · 1 step"
+    assert shown([STARTED, ended], answer="It is b.") == "\nIt is b.\n✓ done · 1 step"
+
+
+def test_person_is_named_whatever_the_words() -> None:
+    paused = record("ask", "Paused", None, 1, by="al", reason="also lunch")
+    assert "Paused by al: also lunch" in shown([STARTED, paused])
 
 
 def test_question_that_ends_the_run_says_why_once() -> None:
     failed = (LoggedCall(kind="ask_model", title="ask", output="no key", error="bad_key"),)
-    ended = record("ask", "Failed", "done", 1, answered=failed, reason="bad_key: no key")
+    ended = record("ask", "Failed", "done", 1, answered=failed)
     found = shown([STARTED, ended], answer="bad_key: no key")
     assert found == "\n  1  → ask\n\nbad_key: no key\n✓ done · 1 step"
 

@@ -423,7 +423,22 @@ def test_broken_rule_names_the_line(program: Program, function: Any, line: int, 
     assert words in caught.value.problem
     if caught.value.suspension is not None:
         last = caught.value.suspension.records[-1]
-        assert last.error == last.reason == caught.value.problem
+        assert (last.error, last.reason) == (caught.value.problem, "")
+
+
+def test_words_of_thought_or_call_are_logged_once() -> None:
+    def repeats(c: Memory, run: Run) -> Visit:
+        reply = yield asks()
+        return {"text": reply.text}, Did(reply.text)
+
+    def fails(c: Memory, error: Any, run: Run) -> Any:
+        return {}, Did(str(error))
+
+    given = start(machine(repeats, on_error=fails), now=1)
+    failed = EffectFailed(error="fatal", type="bad_key", message="no key")
+    for given_answer, thought in ((ModelReplied(text=" It is late.\n"), " It is late.\n"), (failed, "")):
+        last = advance(given, given_answer, now=2).records[-1]
+        assert (last.event, last.thought, last.reason) == ("Did", thought, "")
 
 
 def test_effect_without_yield_from_says_what_to_write() -> None:

@@ -56,7 +56,7 @@ EDITED = "edited"
 CLOSED = "Closed"
 """Event of a record that ends a run in the middle."""
 EXIT_REASON = "exit_reason"
-"""In `about` of such a record: how the run ended. `reason` begins with it, for people."""
+"""In `about` of such a record: how the run ended."""
 REFUSED = "AnswerRefused"
 """Event of a record by which a run asks for its answer again: it does not fit the agent's `output`."""
 ROLLED_BACK = "RolledBack"
@@ -122,7 +122,7 @@ class Record(Frozen):
     to: str | None = None
     """The state that the event led to; None: the machine stayed in its visit."""
     reason: str = ""
-    """For people: why, what was called, returned or violated, in words that nobody has to read."""
+    """For people: why, in words that nothing reads, and that neither `thought` nor `answered` has."""
     thought: str = ""
     """What the model said, as the machine read it."""
     refused_by: tuple[str, ...] = ()
@@ -172,10 +172,14 @@ class Record(Frozen):
     """Labels that the run has since then, and what brought them."""
 
     @property
+    def why(self) -> str:
+        """How the run ended, where it ends with this, and why."""
+        return ": ".join(filter(None, (str(self.about.get(EXIT_REASON, "")), self.reason)))
+
+    @property
     def words(self) -> str:
-        """What was thought, and why if that is more; or the broken rule."""
-        is_repeated = self.reason.strip() == self.thought.strip()
-        return self.error or "; ".join(filter(None, (self.thought, "" if is_repeated else self.reason)))
+        """What was thought, and why; or the broken rule."""
+        return self.error or "; ".join(filter(None, (self.thought, self.why)))
 
     @property
     def made(self) -> tuple[LoggedCall, ...]:

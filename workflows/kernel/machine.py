@@ -62,7 +62,8 @@ class Event:
     """Something that happened; an event of one's own is a subclass."""
 
     reason: str = ""
-    """For people: why, in words, beyond the thought and the calls, which the log has by themselves."""
+    """For people: why, in words, beyond the thought and the calls, which the log has by themselves: it leaves
+    out words that are those of the thought or of what came of a call."""
     thought: str | None = None
     """What the model said, as the machine read it. None: the text of the reply since the event before, if it
     was asked for in the conversation and without a schema."""

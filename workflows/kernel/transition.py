@@ -324,7 +324,7 @@ def closed_before_start(  # noqa: PLR0913  # as `start` and `close` together
     state = state_name(program.machine.initial)
     snapshot = Snapshot(state, nothing, Conversation(), facts, nothing, float(now), 0, seq=seq)
     transition = Transition(program, snapshot, ledger, now)
-    transition.log_event(CLOSED, {}, by=by, reason=f"{reason}: {error}", about={EXIT_REASON: reason})
+    transition.log_event(CLOSED, {}, by=by, reason=error, about={EXIT_REASON: reason})
     return replace(transition.suspension(), exit=Exit(reason=reason, error=error))
 
 
@@ -720,13 +720,13 @@ class Transition:
             self.record_violation(last)
             raise
         self.snapshot, self.author_line = replace(s, context=context), line
-        self.record(type(error).__name__, to=target, reason=error.problem, by="kernel", error=error.problem)
+        self.record(type(error).__name__, to=target, by="kernel", error=error.problem)
         self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
         self.enter(target)
 
     def record_violation(self, error: MachineError) -> None:
         """Write the broken rule down; the error gets the run as it was then, and the author's line."""
-        self.record(type(error).__name__, reason=error.problem, by="kernel", error=error.problem)
+        self.record(type(error).__name__, by="kernel", error=error.problem)
         error.author_line = self.line_of(error)
         error.suspension = self.suspension()
 
@@ -758,8 +758,7 @@ class Transition:
         if self.machine.on_close:
             context = self.own_patch(context, self.call(self.machine.on_close, context, reason))
         self.snapshot = replace(s, context=context)
-        text = f"{reason}: {error}" if error else reason
-        self.record(CLOSED, reason=text, reads=reads, by=by, about={EXIT_REASON: reason})
+        self.record(CLOSED, reason=error or "", reads=reads, by=by, about={EXIT_REASON: reason})
         result = self.call(self.machine.result, context, self.run_view())
         self.exit = result.model_copy(update={"reason": reason, "ok": False, "error": error or result.error})
         self.asked = self.live = self.breach = None
@@ -981,10 +980,14 @@ class Transition:
     ) -> None:
         """Write down everything since the last record."""
         s, before = self.snapshot, self.logged
+        told = {self.thought.strip()}
+        for one in self.answered:
+            told |= {one.output, f"{one.error}: {one.output}"}
         about = {**({} if self.declared.enforce else {"enforce": False}), **(about or {})}
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, to=to,
-            reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
+            reason="" if reason.strip() in told else _cut_text(reason, REASON_CHARS),
+            step=s.step, visit=s.visit, reads=reads,
             thought=_cut_text(self.thought, REASON_CHARS), refused_by=refused_by,
             begins=to is not None and self.begins_step(to), of_step=self.record_step(to),
             reopens=to in self.machine.final and s.step > 0 and self.machine.on_reopen is not None,

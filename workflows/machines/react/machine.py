@@ -44,7 +44,14 @@ from workflows.machines.react import prompt
 from workflows.machines.react.context import CachedReply, Options, React, ReasoningStep
 from workflows.machines.react.prompt import JSON_OR_LABELS, ReplyFormat
 from workflows.machines.react.proof import PROPERTIES, SCENARIOS
-from workflows.machines.react.reply import FINISH, BadReply, Thought, cut_arguments, final_answer
+from workflows.machines.react.reply import (
+    FINISH,
+    BadReply,
+    Thought,
+    before_answer,
+    cut_arguments,
+    final_answer,
+)
 from workflows.machines.react.rules import Rule, build_rules, judge
 from workflows.machines.react.table import (
     TABLE,
@@ -155,7 +162,7 @@ def _drafted(c: React, run: Run, read: Thought) -> VisitEnd:
         timestamp=run.now,
     )
     patch = {"newest": step, "count": c.count + 1, **_cost(run), "model_failure": ""}
-    return patch, Drafted(thought=read.text)
+    return patch, Drafted(thought=before_answer(read.text))
 
 
 def _cost(run: Run) -> dict[str, Any]:

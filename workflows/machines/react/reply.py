@@ -10,7 +10,16 @@ from typing import Any
 from activities.contracts import JsonObject
 from workflows.machines.common.json_text import NotJson, as_text, clean, first_value, unfenced
 
-__all__ = ["FINAL", "FINISH", "BadReply", "Thought", "final_answer", "cut_arguments", "read_reply"]
+__all__ = [
+    "FINAL",
+    "FINISH",
+    "BadReply",
+    "Thought",
+    "before_answer",
+    "final_answer",
+    "cut_arguments",
+    "read_reply",
+]
 
 FINAL = "FINAL ANSWER"
 """In a thought: the run has its answer (case-sensitive, anywhere)."""
@@ -125,6 +134,12 @@ def final_answer(thought: str, action: str | None, action_input: JsonObject) -> 
     if found:
         return thought[found.end() :].strip() or thought
     return thought if action == FINISH else None
+
+
+def before_answer(thought: str) -> str:
+    """What a thought says before its answer; all of it where it gives none."""
+    found = _MARKED_ANSWER.search(thought) or _ANSWER.search(thought)
+    return thought[: found.start()].rstrip("*_").strip() if found else thought
 
 
 def cut_arguments(value: Any, depth: int = DEPTH_LIMIT) -> Any:
