@@ -1093,7 +1093,7 @@ def _other_order(record: Json, said: Json) -> str:
     pairs: dict[str, tuple[Any, Any]] = {}
     if event in UNNAMED:
         if event == "Closed":
-            start = f"aborted: {record['by']} ended the run{f': {text}' if text else ''}"
+            start = f"{record['by']} ended the run{f': {text}' if text else ''}"
             most = min(len(start), REASON_CHARS)
             pairs["reason"] = (reason[:most], start[:most])
             pairs["exit_reason"] = (record["about"].get("exit_reason"), "aborted")

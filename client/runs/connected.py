@@ -264,6 +264,7 @@ class ConnectedReader(RunReader):
         handle = self.temporal.get_workflow_handle(run)
         inputs = [] if query is None else [query]
         until = time.monotonic() + seconds
+        had_begun = False
         while True:
             timeout = timedelta(seconds=max(until - time.monotonic(), 1))
             try:
@@ -271,7 +272,9 @@ class ConnectedReader(RunReader):
                     answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
                     return answer
             except WorkflowQueryFailedError as error:
-                await self._check_begins(run, error, is_late=time.monotonic() > until)
+                if had_begun:  # before it was asked, so today's code fails where it is replayed
+                    await self._check_bug(run, str(error))
+                had_begun = await self._check_begins(run, error, is_late=time.monotonic() > until)
             except NoWorker as error:
                 await self._check_bug(run)
                 if isinstance(error, WorkersBusy):
@@ -282,19 +285,20 @@ class ConnectedReader(RunReader):
                     raise
             await asyncio.sleep(BEGIN_SECONDS)
 
-    async def _check_begins(self, run: str, error: WorkflowQueryFailedError, *, is_late: bool) -> None:
-        """Return when a run that refused a query may answer soon. What the SDK asks, a run refuses only
-        before it has begun; Temporal's SDK hands on no type of the refusal, and of an encrypted one no text.
+    async def _check_begins(self, run: str, error: WorkflowQueryFailedError, *, is_late: bool) -> bool:
+        """Return when a run that refused a query may answer soon, and whether it has begun by now. What the
+        SDK asks, a run refuses only before it has begun; Temporal's SDK hands on no type of the refusal, and
+        of an encrypted one no text.
         """
         reason = str(error)
         if NONDETERMINISM in reason:
             await self._check_bug(run, reason)
         elif (await self.describe(run)).progress != "running":
             await self._given_result(run)  # where the run failed, it says why
-        elif await self._has_begun(run):  # so today's code fails where it is replayed
-            await self._check_bug(run, reason)
+        elif await self._has_begun(run):
+            return True
         elif not is_late:
-            return
+            return False
         else:
             why = "it waits for its workers to describe its tools" if reason == ENCODED else reason
             raise RunNotBegun(
