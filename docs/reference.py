@@ -379,7 +379,7 @@ SHOWN: Mapping[str, tuple[type, ...]] = {
     ),
     "Parts": (status.DoneCall, LabelSource, status.Origin, Message, NativeCall, reader.RunLog),
     "The past": (
-        CheckpointLine, checkpoints.StepSnapshot, fork.ForkChanges, fork.PastEffects,
+        CheckpointLine, checkpoints.StepSnapshot, fork.ForkChanges, fork.PastEffects, fork.PastCall,
         replay.ReplayResult, replay.StepDifference, compare.Comparison, compare.StepPair, compare.Side,
         compare.StepOf, Difference, resets.Reset, resets.StandingCall,
     ),

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -25,7 +25,7 @@ from client.cli.interactive import confirm, person_here
 from client.cli.options import By, CommonOptions, Json, RunName, command
 from client.cli.output import note, print_json
 from client.cli.standard_input import read_text
-from client.errors import NotConfirmed, NoWorker, RatchetError, Refused, UsageError
+from client.errors import NotConfirmed, RatchetError, Refused, UsageError
 from client.history.checkpoints import source_of
 from client.keys import Signer, signer
 from client.runs.amounts import amounts_from, caps_from, check_counter
@@ -36,7 +36,10 @@ from client.sdk.agent import AgentClient
 from client.sdk.people import command_from, decision_from
 from client.sdk.sending import SentSignal
 from workflows.kernel.canonical import canonical
-from workflows.people import Command, CommandDone, Decided, DoneCall, Request, StandingApproval, Verb
+from workflows.people import Command, CommandDone, Decided, Request, StandingApproval, Verb
+
+if TYPE_CHECKING:
+    from client.history.fork import PastEffects
 
 __all__ = ["app"]
 
@@ -379,18 +382,18 @@ async def rollback(  # noqa: PLR0913, PLR0917  # one parameter for each option
     async with common.client() as client:
         run_id = await client.find(run, running=True)
         behind = await _check_step(client, run_id, step)
-        calls = await _effects(client, run_id, step)
-        _print_effects(calls, order)
+        effects = await client.effects_to_repeat(run_id, step)
+        _print_effects(effects, order)
         if behind:
             note(behind)
         while not yes:
             await confirm(f"Roll {run_id} back to step {step}{', and undo what can be undone' * compensate}?")
-            confirmed, calls = calls, await _effects(client, run_id, step)
-            if calls == confirmed:
+            confirmed, effects = effects, await client.effects_to_repeat(run_id, step)
+            if effects == confirmed:
                 break
             note("more was done meanwhile:")
-            _print_effects(calls, order)
-        return await _command_one(client, how, run_id, order, effects=calls or ())
+            _print_effects(effects, order)
+        return await _command_one(client, how, run_id, order, effects=effects.calls)
 
 
 async def _check_step(client: AgentClient, run_id: str, step: int) -> str:
@@ -409,22 +412,16 @@ async def _check_step(client: AgentClient, run_id: str, step: int) -> str:
     return reply_before_text(source.records, step)
 
 
-async def _effects(client: AgentClient, run_id: str, step: int) -> tuple[DoneCall, ...] | None:
-    """Calls since the step that changed something outside; None: they are not known."""
-    try:
-        return await client.effects(run_id, step)
-    except NoWorker as error:
-        note(f"what was done since step {step} cannot be listed: {error}")
-        return None
-
-
-def _print_effects(calls: tuple[DoneCall, ...] | None, order: Command) -> None:
-    if calls is None:
-        return
-    render_requests.note_effects(
-        calls, f"step {order.step}", "" if order.compensate else "; a rollback does not undo it"
-    )
-    if not order.compensate and any(call.undoable and call.undone is None for call in calls):
+def _print_effects(effects: PastEffects, order: Command) -> None:
+    calls, since = effects.calls, f"step {order.step}"
+    if effects.unknown:
+        note(f"what was changed outside since {since} is not known: {effects.unknown}")
+    if calls or not effects.unknown:
+        render_requests.note_effects(
+            calls, since, "" if order.compensate else "; a rollback does not undo it"
+        )
+    undoable = any(call.undoable and call.undone is None and not call.run for call in calls)
+    if undoable and not order.compensate:
         note("--compensate undoes those that can be undone, the newest first")
 
 

@@ -24,9 +24,10 @@ from client.runs.words import (
     time_left,
     time_span,
 )
-from workflows.people import CommandDone, Decided, DoneCall, Kind, Request, Verb
+from workflows.people import CommandDone, Decided, Kind, Request, Verb
 
 if TYPE_CHECKING:
+    from client.history.fork import PastCall
     from client.runs.listing import RunLine
     from client.sdk.sending import SentSignal
     from workflows.api import AgentTask
@@ -157,7 +158,7 @@ def decision_commands(request: AnyRequest, run_id: str, without: Sequence[Verb] 
     ]
 
 
-def note_effects(calls: Sequence[DoneCall], since: str, what_follows: str) -> None:
+def note_effects(calls: Sequence[PastCall], since: str, what_follows: str) -> None:
     """Print calls that changed something outside, and which of them can be undone."""
     if not calls:
         note(f"nothing was changed outside since {since} began")
@@ -165,6 +166,8 @@ def note_effects(calls: Sequence[DoneCall], since: str, what_follows: str) -> No
     rows = []
     for call in calls:
         undone = call.undone if call.undone is not None else "yes" if call.undoable else "NO"
+        if call.run:
+            undone = f"{call.undone or 'not from here'}: run {call.run} made it"
         returned = call.error or one_line(call.output, 200)
         rows.append((str(call.step), call.tool, one_line(json_line(call.arguments), 500), undone, returned))
     note(f"done since {since} began{what_follows}:")

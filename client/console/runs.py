@@ -19,8 +19,8 @@ from client.console.diagram import drawing
 from client.console.page import Console, Handler, Parts, form_of
 from client.console.run_views import RunView
 from client.console.steps import log_rows, path_of, request_history, steps_of
-from client.errors import NoWorker, RatchetError, UsageError
-from client.history.fork import ForkChanges
+from client.errors import RatchetError, UsageError
+from client.history.fork import ForkChanges, PastEffects
 from client.runs.amounts import caps_from
 from client.runs.listing import RunLine, list_filter, quoted
 from client.runs.requests import command_text
@@ -29,7 +29,7 @@ from client.sdk.people import command_from
 from workflows.api import COUNTERS
 from workflows.certificate import certificate_line, of_certificate
 from workflows.gate.bounds import Bounds
-from workflows.people import Bound, DoneCall
+from workflows.people import Bound
 
 __all__ = ["ROUTES"]
 
@@ -272,23 +272,15 @@ async def command(console: Console, request: Request) -> Response:
     return console.go("/run", command_text(done), id=run)
 
 
-async def _effects(console: Console, run: str, step: int) -> tuple[tuple[DoneCall, ...], str]:
-    """What was done outside since a step; or why that is not known."""
-    try:
-        return await console.agents.effects(run, step), ""
-    except NoWorker as error:
-        return (), str(error)
-
-
-def _fingerprint(calls: Sequence[DoneCall], unknown: str) -> str:
-    text = "".join(call.model_dump_json() for call in calls)
-    return sha256(f"{text}\n{bool(unknown)}".encode()).hexdigest()
+def _fingerprint(effects: PastEffects) -> str:
+    text = "".join(call.model_dump_json() for call in effects.calls)
+    return sha256(f"{text}\n{bool(effects.unknown)}".encode()).hexdigest()
 
 
 async def rollback_page(console: Console, request: Request) -> Response:
     """What was done since a step, before the run goes back to it."""
     run, step = _run(request.query_params, "run"), _number(request.query_params, "step")
-    calls, unknown = await _effects(console, run, step)
+    effects = await console.agents.effects_to_repeat(run, step)
     view = await console.views.view(run)
     view.source.checkpoint(step)
     return console.page(
@@ -297,10 +289,10 @@ async def rollback_page(console: Console, request: Request) -> Response:
         title=f"Roll back to step {step}",
         run=run,
         step=step,
-        calls=calls,
-        unknown=unknown,
+        calls=effects.calls,
+        unknown=effects.unknown,
         behind=reply_before_text(view.records, step),
-        seen=_fingerprint(calls, unknown),
+        seen=_fingerprint(effects),
     )
 
 
@@ -308,7 +300,7 @@ async def rollback(console: Console, request: Request) -> Response:
     """Go back, unless more was done than the person saw."""
     form = await form_of(request)
     run, step = _run(form, "run"), _number(form, "step")
-    if _fingerprint(*await _effects(console, run, step)) != form.get("seen"):
+    if _fingerprint(await console.agents.effects_to_repeat(run, step)) != form.get("seen"):
         return console.go("/rollback", "More was done meanwhile; look again.", run=run, step=step)
     order = command_from(
         "rollback", form.get("text", "").strip(), step=step, compensate=bool(form.get("compensate"))
@@ -333,7 +325,7 @@ async def fork_page(console: Console, request: Request) -> Response:
         calls=effects.calls,
         unknown=effects.unknown,
         behind=reply_before_text(view.records, step),
-        seen=_fingerprint(effects.calls, effects.unknown),
+        seen=_fingerprint(effects),
     )
 
 
@@ -342,7 +334,7 @@ async def fork(console: Console, request: Request) -> Response:
     form = await form_of(request)
     run, step = _run(form, "run"), _number(form, "step")
     effects = await console.agents.effects_to_repeat(run, step)
-    if _fingerprint(effects.calls, effects.unknown) != form.get("seen"):
+    if _fingerprint(effects) != form.get("seen"):
         return console.go("/fork", "More was done meanwhile; look again.", run=run, step=step)
     changes = ForkChanges(message=form.get("text", "").strip())
     made = await console.agents.fork(run, step, changes)

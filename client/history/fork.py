@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from workflows.kernel.machine import ToolsUnknown
 from workflows.people import Approvals, DoneCall, People
 from workflows.task import InvalidTask, first_step, program_for
 
-__all__ = ["ForkChanges", "PastEffects", "forked_task", "past_effects"]
+__all__ = ["ForkChanges", "PastCall", "PastEffects", "forked_task", "past_effects"]
 
 
 class ForkChanges(Strict):
@@ -75,14 +75,21 @@ def forked_task(source: Source, step: int, changes: ForkChanges | None = None) -
     return forked
 
 
-# -- what a fork may do a second time --------------------
+# -- what a fork or a rollback may do a second time --------------------
+
+
+class PastCall(DoneCall):
+    """A call that changed something outside, or may have, with the run that made it."""
+
+    run: str = ""
+    """The run from which this one was forked, which has made it; empty: this run."""
 
 
 @dataclass(frozen=True)
 class PastEffects:
-    """What a run has changed outside since a step; a fork from there may do it again."""
+    """What a run has changed outside since a step; it may do it again from there, and so may a fork."""
 
-    calls: tuple[DoneCall, ...] = ()
+    calls: tuple[PastCall, ...] = ()
     """Oldest first."""
     unknown: str = ""
     """Why some or all of it is not known; empty: that is all."""
@@ -110,22 +117,31 @@ async def _effects(agents: RunCommander, run: str, step: int, first_run_id: str)
         result = await agents.archive.result(run)
         if result is None or first_run_id not in {"", result.run_id}:
             return PastEffects(unknown=f"Temporal has forgotten run {run}, and its end is not archived")
-        own = PastEffects(tuple(call for call in result.calls if call.step >= step))
+        own = PastEffects(_past(call for call in result.calls if call.step >= step))
         origin = result.origin
     except RatchetError as error:
         return PastEffects(unknown=str(error))
     if origin is None or step >= origin.step:
         return own
     earlier = await _effects(agents, origin.workflow_id, step, origin.run_id)
-    kept = tuple(call for call in earlier.calls if call.step < origin.step)
+    kept = (
+        call.model_copy(update={"run": call.run or origin.workflow_id})
+        for call in earlier.calls
+        if call.step < origin.step
+    )
     return PastEffects((*kept, *own.calls), "; ".join(filter(None, (earlier.unknown, own.unknown))))
+
+
+def _past(calls: Iterable[DoneCall]) -> tuple[PastCall, ...]:
+    return tuple(PastCall(**dict(call)) for call in calls)
 
 
 async def _live_effects(agents: RunCommander, run: str, step: int) -> PastEffects:
     """What a run has done since a step, and its inner runs under way, which tell it only when they end."""
     # Before the run is asked: what an inner run did that ends in between is then in the run's answer.
     about = await agents.description(run)
-    calls, present = await _own_calls(agents, run, step)
+    done, present = await _own_calls(agents, run, step)
+    calls = _past(done)
     unknown: list[str] = []
     for child in about.raw_description.pending_children:
         inner = await _effects(agents, child.workflow_id, 0, "")

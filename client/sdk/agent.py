@@ -222,7 +222,10 @@ class AgentClient(RunCommander):
         return snapshot_at(await source_of(self, run), step)
 
     async def effects_to_repeat(self, run: str, step: int) -> PastEffects:
-        """What a fork from this step may do a second time; ask before `fork`, which asks nobody."""
+        """What a fork from this step, or a rollback to it, may do a second time; neither asks anybody.
+
+        Of a fork, what the runs from which it came did since the step counts as well.
+        """
         from client.history.fork import past_effects
 
         return await past_effects(self, run, step)

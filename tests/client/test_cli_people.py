@@ -20,7 +20,7 @@ from client.sdk.agent import AgentClient
 from tests.client.asking import asking, bounded, marks, opened
 from tests.client.commandline import Cli, Result
 from tests.server.conftest import TOOLS
-from tests.server.trials import calls, task
+from tests.server.trials import calls, eventually, task
 from workflows.kernel.labels import Labels
 from workflows.people import Approvals, Group, People, RequestSettings
 
@@ -257,6 +257,26 @@ async def test_rollback_shows_what_was_done_and_begins_the_step_again(agents: Ag
     assert [call["arguments"]["line"] for call in back.json["effects"]] == ["cli-back"]
     assert back.json["done"]["branch"] == 1
     await agents.command(run, "abort")
+
+
+async def test_rollback_of_a_fork_names_what_its_source_did(agents: AgentClient, say: Say) -> None:
+    source = await asked(agents, "cli-source", "cli-later")
+    assert (await say("approve", source)).code == 0
+    await eventually(lambda: agents.requests(source))
+    middle = await agents.fork(source, 2)
+    run = await agents.fork(middle, 2)
+    await opened(agents, run)
+    back = await say("rollback", run, "--step", "1", "--compensate")
+    assert back.code == 4, back.err
+    shown = " ".join(back.err.split())
+    for part in ("done since step 1 began", "cli-source", f"not from here: run {source} made it"):
+        assert part in shown
+    assert "--compensate undoes" not in shown
+    assert "nothing was changed" not in shown
+    done = (await say("rollback", run, "--step", "1", "--yes", "--json")).json
+    assert [(call["arguments"]["line"], call["run"]) for call in done["effects"]] == [("cli-source", source)]
+    for one in (source, middle, run):
+        await agents.command(one, "abort")
 
 
 async def test_signal_needs_no_answer(agents: AgentClient, say: Say) -> None:

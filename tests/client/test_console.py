@@ -463,6 +463,22 @@ async def test_rollback_shows_what_was_done_and_refuses_when_more_was(
     await agents.command(run, "abort")
 
 
+async def test_rollback_of_a_fork_shows_what_its_source_did(browser: Browser, agents: AgentClient) -> None:
+    source = await agents.start(asking("web-source", "web-later"))
+    request = await opened(agents, source)
+    await agents.decide(source, request, "approve")
+    await eventually(lambda: newer(agents, source, request))
+    run = await agents.fork(source, 2)
+    await opened(agents, run)
+    page = await browser.get("/rollback", run=run, step=1)
+    text = " ".join(page.text.split())
+    for shown in ("web-source", f"not from here: run {source} made it", "A rollback undoes none of this"):
+        assert shown in text
+    assert "Nothing was changed outside" not in text
+    for one in (source, run):
+        await agents.command(one, "abort")
+
+
 async def test_fork_and_comparison(browser: Browser, agents: AgentClient) -> None:
     run = await agents.start(talk())
     await agents.result(run)
