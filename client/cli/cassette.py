@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 from activities.contracts import Frozen
 from client.agents.agentfile import load_agent
 from client.cassette.checking import cassette_files, played
-from client.cassette.file import cassette_text, write_cassette
+from client.cassette.file import cassette_text, read_cassette, write_cassette
 from client.cassette.playing import Verdict, play
 from client.cli import render
 from client.cli.options import CommonOptions, Json, RunName, command
@@ -41,7 +42,7 @@ class _Line(Frozen):
 
 
 @command(app)
-async def export(
+async def export(  # noqa: PLR0913, PLR0917  # one parameter for each option
     common: CommonOptions,
     run: RunName,
     out: Annotated[
@@ -63,6 +64,10 @@ async def export(
         Path | None,
         typer.Option("--certificate", help="With --evidence: what was proven of the machine; goes along."),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Overwrite the file also where it is no such export of this very run."),
+    ] = False,
 ) -> int:
     """Write a run as one file that `ratchet test` plays: the agent, replies, results, decisions, the end.
 
@@ -77,7 +82,7 @@ async def export(
 
         if remove:
             raise UsageError("--remove belongs to cassettes: evidence is whole or none")
-        await write_evidence(common, run, out, certificate)
+        await write_evidence(common, run, out, certificate, force=force)
         return 0
     if certificate:
         raise UsageError("--certificate belongs to --evidence")
@@ -85,6 +90,8 @@ async def export(
 
     async with common.client(common.worker_settings(Allowed())) as client:
         cassette = await exported(client, await client.find(run), remove or ())
+    if out is not None and not force:
+        await asyncio.to_thread(_check_overwrites, out, cassette)
     verdict = await play(cassette)
     if out is None:
         typer.echo(cassette_text(cassette), nl=False)
@@ -94,6 +101,20 @@ async def export(
     if not verdict.ok:
         note(f"it does not play as it was recorded: {verdict.difference}")
     return 0 if verdict.ok else 1
+
+
+def _check_overwrites(path: Path, cassette: Cassette) -> None:
+    """Raise a UsageError where there is a file that is no cassette of the same run."""
+    if not path.is_file():
+        return
+    with suppress(UsageError):
+        there = read_cassette(path)
+        if (there.run, there.runs.get(there.run)) == (cassette.run, cassette.runs.get(cassette.run)):
+            return
+    raise UsageError(
+        f"nothing was written, because {path} is there already, and is no cassette of run {cassette.run}; "
+        "name another file, or overwrite it with --force"
+    )
 
 
 @command(app, "test")

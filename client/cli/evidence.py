@@ -7,7 +7,8 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,13 +90,17 @@ async def evidence(
     return 1 if any(one.verdict in bad for one in found) else 0
 
 
-async def write_evidence(common: CommonOptions, run: str, out: Path | None, certificate: Path | None) -> None:
+async def write_evidence(
+    common: CommonOptions, run: str, out: Path | None, certificate: Path | None, *, force: bool
+) -> None:
     """Write the evidence of a run as JSON, to standard output where no file is named. Raises RatchetError."""
     key = _signing_key(common)
     pack = await _gathered(common, run, certificate, key)
     if out is None:
         print_json(pack)
     else:
+        if not force:
+            await asyncio.to_thread(_check_overwrites, out, pack["run"])
         await asyncio.to_thread(_write, out, pack)
     how = f"signed with {_public(key)}" if key else "not signed: RATCHET_SIGNING_KEY is not set"
     events = sum(len(one["events"]) for one in pack["history"])
@@ -207,6 +212,20 @@ def _private(name: str, flags: int) -> int:
         os.close(file)
         raise
     return file
+
+
+def _check_overwrites(path: Path, run: Mapping[str, Any]) -> None:
+    """Raise a UsageError where there is a file that is no evidence of the same run."""
+    if not path.is_file():
+        return
+    with suppress(RatchetError, TypeError, KeyError):
+        there, names = _read(path)["run"], ("workflow_id", "run_id")
+        if [there[name] for name in names] == [run[name] for name in names]:
+            return
+    raise UsageError(
+        f"nothing was written, because {path} is there already, and is no evidence of run "
+        f"{run['workflow_id']}; name another file, or overwrite it with --force"
+    )
 
 
 def _write(path: Path, pack: dict[str, Any]) -> None:

@@ -56,6 +56,24 @@ def test_export_prints_the_same_without_a_file(cli: Cli, recorded: Path) -> None
     assert cli("export", "taped-1").out == recorded.read_text()
 
 
+def test_export_overwrites_nothing_but_the_same_run(cli: Cli, recorded: Path, tmp_path: Path) -> None:
+    agent = agent_file(tmp_path, "tre", more=FREELY)
+    assert cli("run", "--agent", agent, "--id", "taped-other", "go").code == 0
+    notes, kept = tmp_path / "notes.txt", tmp_path / "kept.yaml"
+    notes.write_text("mine")
+    kept.write_bytes(recorded.read_bytes())
+    for file in (notes, kept):
+        before = file.read_bytes()
+        found = cli("export", "taped-other", "--out", str(file))
+        assert (found.code, found.out, file.read_bytes()) == (2, "", before)
+        for part in (str(file), "no cassette of run taped-other", "--force"):
+            assert part in found.err
+    assert cli("export", "taped-1", "--out", str(kept)).code == 0
+    assert kept.read_bytes() == recorded.read_bytes()
+    assert cli("export", "taped-other", "--out", str(kept), "--force").code == 0
+    assert kept.read_text() == cli("export", "taped-other").out
+
+
 def test_passing_file_is_one_line_and_needs_no_server(alone: Cli, recorded: Path) -> None:
     found = alone("test", str(recorded.parent))
     assert (found.code, found.out) == (0, f"ok      {recorded}: 5 calls, 0 decisions\n")

@@ -60,10 +60,28 @@ def test_evidence_over_a_file_that_others_could_read_is_private(cli: Cli, done: 
     path = tmp_path / "old.json"
     path.write_text("x" * 10**6)
     path.chmod(0o644)
-    written = cli("export", done, "--evidence", "--out", str(path))
+    written = cli("export", done, "--evidence", "--out", str(path), "--force")
     assert written.code == 0, written.err
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     json.loads(path.read_text())
+
+
+def test_evidence_overwrites_nothing_but_that_of_its_run(
+    cli: Cli, file: Path, done: str, tmp_path: Path
+) -> None:
+    agent = agent_file(tmp_path, "due", more=FREELY)
+    assert cli("run", "--agent", agent, "--id", "other-1", "go").code == 0
+    cassette = tmp_path / "run.json"
+    assert cli("export", "other-1", "--out", str(cassette)).code == 0
+    for there in (file, cassette):
+        before = there.read_bytes()
+        found = cli("export", "other-1", "--evidence", "--out", str(there))
+        assert (found.code, found.out, there.read_bytes()) == (2, "", before)
+        for part in (str(there), "no evidence of run other-1", "--force"):
+            assert part in found.err
+    assert cli("export", done, "--evidence", "--out", str(file)).code == 0
+    assert cli("export", "other-1", "--evidence", "--out", str(cassette), "--force").code == 0
+    assert json.loads(cassette.read_text())["run"]["workflow_id"] == "other-1"
 
 
 def test_run_and_its_file_are_right(cli: Cli, done: str, file: Path, key: tuple[Path, str]) -> None:
