@@ -191,10 +191,7 @@ async def edit(
 
     async def content(seen: AnyRequest) -> dict[str, Any]:
         if args is not None:
-            arguments = arguments_from(args, "--args")
-            if seen.arguments is not None and canonical(arguments) == canonical(seen.arguments):
-                raise NotConfirmed(f"{UNCHANGED}; `ratchet approve` lets the call be made as it is")
-            return {"text": comment, "arguments": arguments}
+            return {"text": comment, "arguments": arguments_from(args, "--args")}
         if seen.arguments is None:
             raise UsageError(f"the arguments of {seen.id} are not known here; give all new ones with --args")
         draft = Draft(seen.arguments)
@@ -476,6 +473,8 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
     with fields.pop("draft", nullcontext()):
         if fields.get("arguments") is not None and seen.tool is not None:  # what is shown is what is sent
             fields["arguments"] = await client.fitted_arguments(run_id, seen.tool, fields["arguments"])
+            if seen.arguments is not None and canonical(fields["arguments"]) == canonical(seen.arguments):
+                raise NotConfirmed(f"{UNCHANGED}; `ratchet approve` lets the call be made as it is")
         decision = decision_from(seen, verb, **fields)
         # a summary means that no worker answered the query; an update would wait in vain as well
         signal = how.signal or (not isinstance(seen, Request) and await client.has_worker(run_id))

@@ -346,18 +346,21 @@ class RunCommander(ConnectedReader):
             return
         from client.history.recorded import recorded_tools  # these take a tenth of a second
         from workflows.gate.arguments import argument_problem, arguments_for, condition_problem
+        from workflows.gate.decisions import unchanged
 
-        asked = {one.id: one.tool for one in await self.request_summaries(run)}
-        tool = asked.get(decision.request)
+        asked = {one.id: one for one in await self.request_summaries(run)}.get(decision.request)
+        tool = asked.tool if asked else None
         spec = (await recorded_tools(self.temporal, run)).get(tool) if tool else None
         for name, condition in standing.items():
             problem = condition_problem(condition) or (spec and argument_problem(name, condition, spec))
             if problem:
                 raise Refused(f"standing_approval.arguments.{name}: {problem}. Nothing was sent")
-        if spec is not None and decision.arguments is not None:
+        if asked and spec is not None and decision.arguments is not None:
             fitted = arguments_for(spec, decision.arguments)
             if isinstance(fitted, str):
                 raise Refused(f"{decision.request} of run {run}: {fitted}. Nothing was sent")
+            if problem := unchanged(asked.id, asked.arguments, fitted):
+                raise Refused(f"{problem} Nothing was sent")
 
     # -- following --------------------
 

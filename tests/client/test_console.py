@@ -233,6 +233,8 @@ async def test_rejected_and_edited_calls(browser: Browser, agents: AgentClient, 
     assert refused.status_code == 400
     assert "expected a number" in refused.text
     assert any(form.get("arg.line") == "kept" for form in Page(refused.text).forms)
+    same = await browser.decide(run, again.id, "edit")
+    assert (same.status_code, "the arguments that the model gave" in same.text) == (409, True)
     await browser.decide(run, again.id, "edit", **{"arg.line": "web-\u00e4fter"})
     await agents.result(run)
     assert [marks(settings, line) for line in ("web-no", "web-before", "web-\u00e4fter")] == [0, 0, 1]

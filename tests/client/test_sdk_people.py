@@ -82,6 +82,9 @@ async def test_rejected_and_edited_calls(agents: AgentClient, settings: Settings
     again = await eventually(lambda: newer(agents, run, request))
     with pytest.raises(Refused, match="line"):
         await agents.decide(run, again, "edit", arguments={"lines": "sdk-after"})
+    with pytest.raises(Refused, match="approve"):
+        await agents.decide(run, again, "edit", arguments={"line": "sdk-before"})
+    assert (await agents.requests(run))[0].votes == ()
     await agents.decide(run, again, "edit", arguments={"line": "sdk-after"})
     await agents.result(run)
     written = [marks(settings, line) for line in ("sdk-reject", "sdk-before", "sdk-after")]
@@ -342,6 +345,8 @@ async def test_decision_without_a_worker_counts_when_one_comes(tmp_path: Path) -
             await agents.decide(run, summary, "retry")
         with pytest.raises(Refused, match=r"'lnie' was unexpected.*its arguments are: line"):
             await agents.decide(run, summary, "edit", arguments={"line": "x", "lnie": "x"})
+        with pytest.raises(Refused, match="approve"):
+            await agents.decide(run, summary, "edit", arguments={"line": "sdk-absent"})
         standing = StandingApproval(arguments={"lnie": {"const": "x"}})
         with pytest.raises(Refused, match="no argument 'lnie'; its arguments are: line"):
             await agents.decide(run, summary, "approve", standing_approval=standing)

@@ -116,6 +116,15 @@ def test_each_verb_closes_with_its_own_outcome(topic: str, verb: Verb, fields: A
         assert closed.deciding_vote.digest != request.digest
 
 
+def test_unchanged_arguments_are_no_edit() -> None:
+    at = requests()
+    request = ask(at, amount=5)
+    for same in ({"amount": 5}, {"amount": "5.0"}):
+        with pytest.raises(Refused, match=r"arguments that the model gave.*approve"):
+            at.check(say(request, "edit", arguments=same), 1)
+    at.check(say(request, "edit", arguments={"amount": 6}), 1)
+
+
 def test_a_rejection_reaches_the_model_with_its_comment() -> None:
     at = requests()
     request = ask(at)

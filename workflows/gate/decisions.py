@@ -34,6 +34,7 @@ __all__ = [
     "sign",
     "signature_fits",
     "signed_content",
+    "unchanged",
 ]
 
 IMMEDIATE = ("reject", "abort")
@@ -210,6 +211,13 @@ class DecisionRules:
                 f"With these arguments, {needed} of {group or 'all people'} must approve the call "
                 f"({after.rule}). Reject {request.id} with a comment, so that the agent asks again."
             )
+
+
+def unchanged(request_id: str, before: JsonObject | None, after: JsonObject) -> str:
+    """Why arguments that fit the tool are no edit of the call that is asked about; empty: they change it."""
+    if before is None or canonical(after) != canonical(before):
+        return ""
+    return f"{request_id}: these are the arguments that the model gave; change them, or approve the call."
 
 
 def request_list(requests: Sequence[Request]) -> str:

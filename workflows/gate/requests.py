@@ -22,7 +22,14 @@ from workflows.gate.approvals import (
     vote_content,
 )
 from workflows.gate.arguments import Budget
-from workflows.gate.decisions import IMMEDIATE, DecisionRules, Refused, content_digest, request_list
+from workflows.gate.decisions import (
+    IMMEDIATE,
+    DecisionRules,
+    Refused,
+    content_digest,
+    request_list,
+    unchanged,
+)
 from workflows.gate.texts import Topic, outcome_text
 from workflows.kernel.canonical import canonical, digest_of
 from workflows.people import Decided, Decision, Kind, Request, RequestOutcome, RequestSettings, Verb, Vote
@@ -268,11 +275,15 @@ class Requests:
         return any(digest in (one.request.digest, one.first_digest) for one in self._states.values())
 
     def check(self, decision: Decision, now: float) -> None:
-        """Raises Refused, with the reason, for a decision that would not count. A repeat passes. Changes
-        nothing."""
+        """Raises Refused, with the reason, for a decision that would not count, and for an edit that changes
+        nothing. A repeat passes. Changes nothing."""
         state = self._state_for(decision)
-        if not self._is_repeat(decision):
-            self._checked_arguments(state, decision, now)
+        if self._is_repeat(decision):
+            return
+        request, edited = state.request, self._checked_arguments(state, decision, now)
+        # only here: a history may have such an edit, and no replay asks this
+        if edited is not None and (problem := unchanged(request.id, request.arguments, edited)):
+            raise Refused(problem)
 
     def decide(self, decision: Decision, now: float) -> Decided:
         """Count a decision; the state of its request afterwards. A repeat counts once. Raises Refused, and
