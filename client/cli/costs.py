@@ -40,16 +40,20 @@ async def costs(
             f"costs takes no run, but sums up many; `ratchet show {plain(run)}` shows what one spent"
         )
     begins = 0.0 if since is None else moment(since, datetime.now(UTC)).timestamp()
+    missing: list[str] = []
     async with common.runs() as runs:
-        found = await all_spending(runs, timed=by == "day" or since is not None, note=note)
+        found = await all_spending(runs, timed=by == "day" or since is not None, note=missing.append)
         broken = await runs.archive.broken()
+    for text in missing:
+        note(text)
     lines = cost_lines(found, by, begins)
     if as_json:
         print_lines(_json(line, by) for line in lines)
     elif lines:
         print_costs(lines, by)
     else:
-        note("no run has spent anything" if since is None else f"nothing was spent since {since}")
+        what, other = ("nothing else", "no other run") if missing else ("nothing", "no run")
+        note(f"{other} has spent anything" if since is None else f"{what} was spent since {since}")
     for one in broken:
         note(str(one))
     return 1 if broken else 0

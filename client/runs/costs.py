@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +20,7 @@ from client.runs.words import counted
 if TYPE_CHECKING:
     from activities.store.archive import Archive, ArchivedEnd
     from client.runs.connected import ConnectedReader
+    from client.runs.listing import RunLine
     from client.runs.reader import RunReader
 
 __all__ = [
@@ -177,6 +178,8 @@ async def _under_way(runs: RunReader, *, timed: bool, note: Callable[[str], None
     problems: list[str] = []
     try:
         if (server := await runs.running_server()) is None:
+            if stopped := _stopped_text(runs.stopped()):
+                note(f"not counted, as no server runs: {stopped}")
             return ()
         live = await live_spending(server, timed=timed, failed=problems.append)
         kept = await runs.archive.ended()
@@ -193,6 +196,19 @@ async def _under_way(runs: RunReader, *, timed: bool, note: Callable[[str], None
     if problems:
         note(f"{len(problems)} runs that are under way are not counted in full: {problems[0]}")
     return live
+
+
+def _stopped_text(stopped: Sequence[RunLine] | None) -> str:
+    """Runs whose spending is known only while a server runs, and how to see it; empty: there are none."""
+    if stopped is None:
+        return "runs that may be under way; `ratchet list` shows them"
+    if not stopped:
+        return ""
+    first = min(line.id for line in stopped)
+    named = first if len(stopped) == 1 else f"such as {first}"
+    return (
+        f"{counted(len(stopped), 'run')} under way, {named}; `ratchet show {first}` shows what it has spent"
+    )
 
 
 async def live_spending(

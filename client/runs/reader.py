@@ -98,6 +98,10 @@ class RunReader:
 
     # -- lists --------------------
 
+    def stopped(self) -> Sequence[RunLine] | None:
+        """The runs that are not over, where their server does not run; none is started. None: not known."""
+        return self._files.lines(running=True) if self._files else ()
+
     async def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> Sequence[RunLine]:
         """The newest execution of each run of a filter, the newest first."""
         found = self._files.lines(limit, **wanted) if self._files else None

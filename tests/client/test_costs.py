@@ -11,7 +11,8 @@ import pytest
 from activities.contracts import ArchiveRequest
 from activities.store.archive import Archive
 from client.runs.costs import CostLine, archived_spending, cost_lines
-from tests.client.commandline import Cli
+from client.server.embedded import running_server
+from tests.client.commandline import Cli, agent_file, until
 from workflows.kernel.log import FORKED, chain
 from workflows.kernel.log import Record as LogRecord
 
@@ -123,3 +124,16 @@ def test_command_prints_a_table_and_json_without_a_server(tmp_path: Path) -> Non
     assert [line["cost_usd"] for line in cli("costs", "--by", "day", "--json").lines] == [1.2]
     assert "nothing was spent since 1h" in cli("costs", "--since", "1h").err
     assert "expected a time ago" in cli("costs", "--since", "soon").err
+
+
+def test_run_under_way_is_named_where_no_server_runs(data_dir: Path, tmp_path: Path) -> None:
+    cli = Cli(data_dir, tmp_path)
+    assert cli("costs").err == "no run has spent anything\n"
+    started = cli("run", "--agent", agent_file(tmp_path, "uno"), "--id", "kept-1", "--detach", "go")
+    assert started.code == 0, started.err
+    until(lambda: not (data_dir / "server.lock").exists() or running_server(data_dir) is None)
+    shown = cli("costs")
+    assert (shown.code, shown.out) == (0, "")
+    for part in ("not counted, as no server runs: 1 run under way", "`ratchet show kept-1`", "no other run"):
+        assert part in shown.err
+    assert running_server(data_dir) is None, "costs starts none"
