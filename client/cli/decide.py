@@ -110,8 +110,9 @@ class Deciding(Sending):
         """Raise Refused when the request is not what was seen."""
         if not request.digest.startswith((self.digest or "").strip()):
             raise Refused(
-                f"Request {request.id} changed after you saw it (digest {request.digest}, not "
-                f"{(self.digest or '')[:64]}). `ratchet inbox {run}` shows it; decide again"
+                f"{request.id} has the digest {request.digest}, and --digest is {(self.digest or '')[:64]}: "
+                f"it is mistyped, or the request changed after you saw it. `ratchet inbox {run}` shows the "
+                "request; decide again"
             )
 
 

@@ -73,7 +73,9 @@ async def test_bound_that_asks_is_named_everywhere(agents: AgentClient, say: Say
     ("words", "code", "culprit"),
     [
         pytest.param(["approve", "RUN", "--digest", "12345"], 2, "--digest", id="short digest"),
-        pytest.param(["approve", "RUN", "--digest", "zzzzzz"], 3, "zzzzzz", id="other digest"),
+        pytest.param(
+            ["approve", "RUN", "--digest", "zzzzzz"], 3, "is zzzzzz: it is mistyped, or", id="other digest"
+        ),
         pytest.param(["approve", ""], 2, "empty", id="no run"),
         pytest.param(["approve", "RUN", ""], 2, "empty", id="no request"),
         pytest.param(["approve", "no-such-run"], 1, "no-such-run", id="unknown run"),

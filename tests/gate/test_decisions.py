@@ -43,7 +43,8 @@ def refusal(at: Requests, decision: Decision, now: float = 1) -> str:
     ("group", "verb", "fields", "culprit"),
     [
         (None, "approve", {"request": "r9"}, "r9"),
-        (None, "approve", {"digest": "0" * 32}, "0" * 32),
+        (None, "approve", {"digest": "0" * 32}, f"names {'0' * 32}: it is mistyped, or the request changed"),
+        (None, "approve", {"digest": ""}, "names none: it is mistyped"),
         (None, "answer", {"text": "x"}, "answer"),
         ("team", "approve", {"by": "eve"}, "eve"),
         ("team", "approve", {"by": "Ann"}, "Ann"),

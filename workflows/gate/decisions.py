@@ -235,8 +235,9 @@ def _check_still_asked(request: Request, decision: Decision, now: float) -> None
         raise Refused(f"{request.id} is closed: {request.outcome}{by} at {utc_text(request.closed)} ({ago}).")
     if decision.digest != request.digest:
         raise Refused(
-            f"Request {request.id} changed after you saw it (digest {request.digest}, not "
-            f"{decision.digest or 'empty'}). Reload it and decide again."
+            f"{request.id} has the digest {request.digest}, and the decision names "
+            f"{decision.digest or 'none'}: it is mistyped, or the request changed after you saw it. Reload "
+            "the request and decide again."
         )
     if decision.decision not in request.options:
         raise Refused(
