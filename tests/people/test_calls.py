@@ -1105,6 +1105,16 @@ async def test_messages_wait_for_tools_in_order_and_delay_no_pause() -> None:
         assert told == ["", "one", "two"]
 
 
+async def test_message_beside_a_request_says_what_comes_first() -> None:
+    async with Bench(brain("tools pay 3"), approvals=ASKED) as bench:
+        steered = await bench.command("steer", text="be brief")
+        assert steered.done is not None
+        assert steered.done.text.endswith("brings the message; first people decide r1 (approval of pay).")
+        assert [one.id for one in bench.open] == ["r1"]
+        await bench.decide("approve")
+        assert [one.content for one in bench.sent[-1]].count("be brief") == 1
+
+
 async def test_messages_hold_up_no_lower_limit() -> None:
     bench = Bench(brain("tools pay a; pay b"))
     bench.blocked.add("pay")

@@ -26,6 +26,8 @@ __all__ = ["CommandQueue"]
 
 T = TypeVar("T")
 
+MAX_NAMED_REQUESTS = 5
+"""That an answer names."""
 MAX_LOGGED_LIMITS = 10
 """Of a refused command."""
 HARMLESS = {"pause", "resume", "limits"}
@@ -301,7 +303,18 @@ class CommandQueue:
         run.steer(text, by=queued.by, about=_about(queued.command))
         children = ", ".join(self.calls.under_way.children)
         behind = f" of this run; inner runs do not get it: {children}" if children else ""
-        self._done(queued, f"The next question to the model{behind} brings the message.")
+        first = f"; first people decide {waits}" if (waits := self._waits_text()) else ""
+        self._done(queued, f"The next question to the model{behind} brings the message{first}.")
+
+    def _waits_text(self) -> str:
+        """What the run asks people now, in short."""
+        requests = self.run.requests.open_requests
+        more = len(requests) - MAX_NAMED_REQUESTS
+        named = [
+            f"{one.id} ({one.kind}{f' of {one.tool}' if one.tool else ''})"
+            for one in requests[:MAX_NAMED_REQUESTS]
+        ]
+        return ", ".join([*named, f"{more} more"] if more > 0 else named)
 
     def _set_limits(self, queued: QueuedCommand) -> None:
         run, limits = self.run, queued.command.limits
