@@ -644,9 +644,14 @@ def _check_decisions(run: Evidence) -> Iterator[Finding]:
         names = ", ".join(f"{name} ({key})" for name, key in sorted(found.signers.items()))
         text = f"{count} signed, over what was asked, with the keys that the agent lists: {names}"
         yield ok("decisions", text)
-    if count := found.counts["claimed"]:
+    yield from _claimed(run, "decisions", found.counts["claimed"])
+
+
+def _claimed(run: Evidence, what: str, count: int) -> Iterator[Finding]:
+    """So many that nobody had to sign."""
+    if count:
         whose = "of groups without keys" if run.task else "without a signature"
-        yield unknown("decisions", f"{count} {whose}: their names are only claimed")
+        yield unknown(what, f"{count} {whose}: their names are only claimed")
 
 
 def _check_request(run: Evidence, record: Json, found: Decisions) -> Iterator[Finding]:
@@ -991,7 +996,7 @@ def _check_commands(run: Evidence) -> Iterator[Finding]:
     """What the log says that people ordered is what they signed, each once."""
     people = run.task.get("people", {})
     keys = people.get("groups", {}).get(people.get("commands"), {}).get("keys", {})
-    obeyed, count = set[tuple[str, str]](), 0
+    obeyed, count, claimed = set[tuple[str, str]](), 0, 0
     decided: dict[str, Json] = {}
     for record in run.own:
         event, about, by = record["event"], record.get("about", {}), str(record.get("by", ""))
@@ -1008,11 +1013,23 @@ def _check_commands(run: Evidence) -> Iterator[Finding]:
             yield from found
             obeyed |= {once} if once[1] else set()
             count += not found
-        elif keys and _is_ordered(record):
-            text = f"{event} by {by}, without a signature that was checked"
-            yield wrong(what, f"{text}; the group {people['commands']} has keys, with which each must sign")
+        else:
+            claimed += not keys and _is_ordered(record)
+            yield from _without_signature(what, record, people if keys else {})
     if count:
         yield ok("commands", f"{count} of people who signed them")
+    yield from _claimed(run, "commands", claimed)
+
+
+def _without_signature(what: str, record: Json, people: Json) -> Iterator[Finding]:
+    """A command that had to be signed; `people` are empty where none had to. Or the end of a run that was
+    cancelled in Temporal."""
+    event, by, about = record["event"], record.get("by", ""), record.get("about", {})
+    if people and _is_ordered(record):
+        text = f"{event} by {by}, without a signature that was checked"
+        yield wrong(what, f"{text}; the group {people['commands']} has keys, with which each must sign")
+    elif event == "Closed" and about.get("exit_reason") == "cancelled":
+        yield unknown("commands", f"who cancelled the run ({what}) is not shown: Temporal asks for no name")
 
 
 def _undecided(record: Json, decided: dict[str, Json]) -> str | None:

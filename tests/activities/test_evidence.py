@@ -42,6 +42,7 @@ from tests.activities.evidencekit import (
     forged,
     other,
     parts_of,
+    retold,
 )
 from workflows.api import WORKFLOW_TYPE, AgentSpec, AgentTask
 from workflows.engine.calls.done import HARMLESS, MAX_CALLS
@@ -297,6 +298,29 @@ def test_agent_says_whom_each_entry_of_its_approvals_asks() -> None:
                 assert ways[needed.rule] == needed.settings.model_dump(mode="json")
                 asked.add((tool, needed.rule))
     assert len(asked) == 9
+
+
+def test_commands_that_nobody_signed_are_not_shown(packs: dict[str, list[Json]]) -> None:
+    def with_group(pack: Json, _records: list[Json]) -> None:
+        result = json.loads(pack["log"]["result"])
+        people = People(groups={"desk": Group(members=("ann",))}, commands="desk")
+        result["task"]["people"] = people.model_dump(mode="json")
+        pack["log"]["result"] = json.dumps(result)
+
+    def without_result(pack: Json, _records: list[Json]) -> None:
+        pack["log"]["result"] = None
+
+    pack, cancelled, silent = (packs[name][0] for name in ("commands", "cancelled", "edited call"))
+    claimed = "of groups without keys: their names are only claimed"
+    told = {
+        f"5 {claimed}": [pack, retold(pack, with_group)],
+        "5 without a signature: their names are only claimed": [retold(pack, without_result)],
+        "who cancelled the run (record 3) is not shown: Temporal asks for no name": [cancelled],
+    }
+    for text, those in told.items():
+        for one in those:
+            assert [found for found in check(one) if found.what == "commands"] == [unknown("commands", text)]
+    assert "commands" not in {one.what for one in check(silent)}
 
 
 # -- the file for machines without Ratchet --------------------
