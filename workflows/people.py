@@ -180,8 +180,8 @@ SMALL_ORDER_POINTS = (
 def _public_key(key: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9+/]{43}=", key):
         raise ValueError(
-            "not an Ed25519 public key: expected 32 bytes in base64 (44 characters), as "
-            "`ratchet key show FILE` prints them"
+            "not an Ed25519 public key: expected 32 bytes in base64 (44 characters): "
+            "of the line that `ratchet key show FILE` prints, the part after the name"
         )
     point = base64.b64decode(key)
     if (point[:31] + bytes([point[31] & 0x7F])).hex() in SMALL_ORDER_POINTS:

@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 __all__ = [
     "FORMAT", "NOT_OF_THE_AGENT", "Finding", "Json", "attested_content", "canonical", "chained", "check",
-    "head_content", "head_of", "main", "sha256", "summary", "wrong",
+    "head_content", "head_of", "key_of", "main", "sha256", "summary", "wrong",
 ]  # fmt: skip
 
 KIND = "ratchet evidence "
@@ -244,6 +244,17 @@ def head_content(head: str) -> bytes:
 def attested_content(statement: str) -> bytes:
     """What a worker signs when it archives a run's end."""
     return b"ratchet attestation v1\n" + statement.encode()
+
+
+def key_of(text: str) -> str:
+    """The public key in a line of `ratchet key show`: it stands after a name, or alone. Raises ValueError."""
+    key = text.rpartition(":")[2].strip()
+    if not re.fullmatch(r"[A-Za-z0-9+/]{43}=", key):
+        raise ValueError(
+            f"{text!r} is not an Ed25519 public key: expected 32 bytes in base64 (44 characters), or what "
+            "`ratchet key show FILE` prints"
+        )
+    return key
 
 
 def fits(key: str, content: bytes, signature: str) -> bool:
@@ -1623,14 +1634,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check a file and print the findings; the exit code."""
     parser = argparse.ArgumentParser(description="Check an evidence file of a Ratchet run.")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--key", action="append", default=[], help="public key that you trust, in base64")
+    trusted = "public key that you trust, as `ratchet key show` prints it"
+    parser.add_argument("--key", action="append", default=[], help=trusted)
     given = parser.parse_args(arguments)
+    try:
+        keys = [*map(key_of, given.key)]
+    except ValueError as error:
+        parser.error(f"--key {error}")
     try:
         pack = json.loads(given.file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         sys.stderr.write(f"{given.file} cannot be read as JSON: {error}\n")
         return 1
-    found = check(pack, given.key)
+    found = check(pack, keys)
     for one in found:
         line = f"{one.verdict:8} {one.what}: {one.text}"
         sys.stdout.write("".join(c if c.isprintable() else "?" for c in line) + "\n")

@@ -31,6 +31,9 @@ MOST_VALUES = 50_000
 MOST_MERGES = 100
 """What they take grows with their square."""
 SHOWN_PROBLEMS = 12
+PASTED_KEY = re.compile(r': *"[^"\n]*": *[A-Za-z0-9+/]{43}=')
+PASTED_HINT = "; of the line that `ratchet key show FILE` prints, the part after the name is the key"
+"""Where that whole line stands behind a name."""
 
 
 class YamlFile:
@@ -71,7 +74,8 @@ def parse(text: str, source: str) -> tuple[Any, Places]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
-        raise UsageError(f"{place}: not valid YAML: {_first_line(error.problem or error)}") from error
+        hint = PASTED_HINT if PASTED_KEY.search(text) else ""
+        raise UsageError(f"{place}: not valid YAML: {_first_line(error.problem or error)}{hint}") from error
     except (YAMLError, ArithmeticError, LookupError, ValueError) as error:
         raise UsageError(f"{source}: not valid YAML: {_first_line(error)}") from error
     except RecursionError as error:
@@ -231,6 +235,8 @@ def _example(model: type[BaseModel], where: KeyPath, given: object) -> str:
     for example in examples:
         ((name, value), *more) = example.items()
         if not more and isinstance(value, int | str):
+            if isinstance(given, str) and ": " in given:  # it is what should stand in the braces
+                return f"{{{given}}}"
             return f"{{{name}: {given if type(given) is type(value) else value}}}"
     return "{key: value}"
 

@@ -157,20 +157,13 @@ def _public(key: Ed25519PrivateKey) -> str:
 
 
 def _keys(given: Sequence[str]) -> list[str]:
-    """Public keys, also as `ratchet key show` prints them: after a name. Raises UsageError."""
-    from pydantic import TypeAdapter, ValidationError
+    """Public keys that are trusted. Raises UsageError."""
+    from activities.evidence.verify_evidence import key_of
 
-    from activities.text import problem_of
-    from workflows.people import PublicKey
-
-    found = []
-    for one in given:
-        key = one.rpartition(":")[2].strip()
-        try:
-            found.append(TypeAdapter(PublicKey).validate_python(key))
-        except ValidationError as error:
-            raise UsageError(f"--key {one}: {problem_of(error.errors()[0])}") from error
-    return found
+    try:
+        return [*map(key_of, given)]
+    except ValueError as error:
+        raise UsageError(f"--key {error}") from error
 
 
 def _file(name: str) -> Path | None:

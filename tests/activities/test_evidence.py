@@ -398,6 +398,11 @@ def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[s
     done = run(pack, "--key", PUBLIC)
     assert (done.returncode, done.stderr) == (0, "")
     assert "ok       completeness: the log has 7 calls and 9 model calls" in done.stdout
+    assert run(pack, "--key", f'"the worker: ada": {PUBLIC}').stdout == done.stdout, "as `ratchet key show`"
+    for junk in ("junk", f"{PUBLIC}=", f"{PUBLIC} ada"):
+        refused = run(pack, "--key", junk)
+        assert (refused.returncode, refused.stdout) == (2, ""), "nothing was checked, so nothing is wrong"
+        assert "not an Ed25519 public key" in refused.stderr
     pack["log"]["records"][7] = pack["log"]["records"][7].replace("state", "stale", 1)
     done = run(pack, "--key", PUBLIC)
     assert done.returncode == 1

@@ -38,6 +38,10 @@ def load(folder: Path, text: str) -> AgentFile:
     return load_agent(path)
 
 
+KEY_LINE = f'"ann": {"A" * 42}8='
+"""As `ratchet key show` prints it."""
+
+
 @pytest.mark.parametrize(
     ("text", "place", "culprit"),
     [
@@ -88,6 +92,24 @@ def load(folder: Path, text: str) -> AgentFile:
             ":1:48: approvals.rules[0].at_most",
             "expected a mapping, such as `{calls: 3}`, got 3",
             id="number for bounds",
+        ),
+        pytest.param(
+            f"people: {{groups: {{a: {{keys: {{ann: '{KEY_LINE}'}}}}}}}}\n",
+            ":1:30: people.groups.a.keys.ann",
+            "of the line that `ratchet key show FILE` prints, the part after the name, got",
+            id="line of a key in quotes",
+        ),
+        pytest.param(
+            f"people:\n  groups:\n    a:\n      keys:\n        ann: {KEY_LINE}\n",
+            ":5:19",
+            "of the line that `ratchet key show FILE` prints, the part after the name",
+            id="line of a key behind a name",
+        ),
+        pytest.param(
+            f"people: {{groups: {{a: {{keys: '{KEY_LINE}'}}}}}}\n",
+            ":1:23: people.groups.a.keys",
+            f"expected a mapping, such as `{{{KEY_LINE}}}`, got",
+            id="line of a key for the mapping",
         ),
         pytest.param("tools: [ok, 7]\n", ":1:13: tools[1]", "7", id="number for word"),
         pytest.param("tools: [a, b, a]\n", ":1:1: tools", "a", id="tool twice"),
