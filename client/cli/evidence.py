@@ -61,7 +61,8 @@ async def evidence(
     `ratchet docs evidence`. Each line says what was checked and how it came out: ok, wrong, or unknown, where
     nothing that is there can show it.
 
-    Exit code 0: nothing is wrong; 1: something is, and a line names it.
+    Exit code 0: nothing is wrong; 1: something is, and a line names it; 2: nothing was checked, as there is
+    no such run, it is not over, the file cannot be read, or the server does not answer.
     """
     from activities.evidence.verify_evidence import check, summary, wrong
     from activities.store.archive import ChainBroken
@@ -78,7 +79,7 @@ async def evidence(
             found = _of_a_run(check(pack, trusted, required=bool(key)))
     except RatchetError as error:
         if not isinstance(error.__cause__, ChainBroken):
-            raise
+            raise UsageError(str(error)) from error  # what is not checked is not wrong
         found = [wrong("log", str(error.__cause__))]
     if as_json:
         print_lines({"verdict": one.verdict, "what": one.what, "text": one.text} for one in found)

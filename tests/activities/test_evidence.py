@@ -379,7 +379,7 @@ def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[s
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
 
-    def run(pack: Any, *more: str) -> subprocess.CompletedProcess[str]:
+    def run(pack: Any, *more: str, name: str = "run.json") -> subprocess.CompletedProcess[str]:
         (tmp_path / "run.json").write_text(json.dumps(pack))
         command = [
             sys.executable,
@@ -389,7 +389,7 @@ def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[s
             start,
             str(site),
             "verify_evidence.py",
-            "run.json",
+            name,
             *more,
         ]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -403,6 +403,9 @@ def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[s
         refused = run(pack, "--key", junk)
         assert (refused.returncode, refused.stdout) == (2, ""), "nothing was checked, so nothing is wrong"
         assert "not an Ed25519 public key" in refused.stderr
+    unreadable = run(pack, "--key", PUBLIC, name="missing.json")
+    assert (unreadable.returncode, unreadable.stdout) == (2, "")
+    assert "missing.json cannot be read as JSON" in unreadable.stderr
     pack["log"]["records"][7] = pack["log"]["records"][7].replace("state", "stale", 1)
     done = run(pack, "--key", PUBLIC)
     assert done.returncode == 1

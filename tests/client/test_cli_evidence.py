@@ -242,8 +242,16 @@ def test_file_of_something_else_is_told_in_one_line(tmp_path: Path, content: str
 )
 def test_wrong_usage_is_told(cli: Cli, done: str, words: list[str], told: str) -> None:
     found = cli(*words)
-    assert found.code != 0
-    assert told in found.err + found.out
+    assert (found.code, told in found.err + found.out) == (2, True)
+
+
+def test_nothing_that_could_not_be_checked_counts_as_wrong(cli: Cli, tmp_path: Path) -> None:
+    waiting = agent_file(tmp_path, "uno")
+    assert cli("run", "--detach", "--agent", waiting, "--id", "waiting-1", "go").code == 0
+    found = cli("verify", "waiting-1")
+    assert (found.code, "run waiting-1 is not over" in found.err, found.out) == (2, True, "")
+    found = cli("verify", "waiting-1", "--address", "127.0.0.1:1")
+    assert (found.code, "does not answer" in found.err, found.out) == (2, True, "")
 
 
 def test_help_names_both_ways(cli: Cli) -> None:
