@@ -18,7 +18,7 @@ class Written(Event): ...
 class Fits(Event): ...
 
 
-class TooLong(Event): ...
+class Unfit(Event): ...
 
 
 class GaveUp(Event): ...
@@ -45,12 +45,12 @@ def write(c: Memory, run: Run) -> Visit:
 @state(S.CHECK, reads={"draft"}, writes={"problem"})
 def check(c: Memory, run: Run) -> VisitEnd:
     words, most = len(c.draft.split()), run.options.words
-    if words <= most:
+    if 0 < words <= most:
         return {"problem": ""}, Fits(f"{words} words")
-    problem = f"{words} words are too many: write at most {most}."
+    problem = f"{words} words: write 1 to {most}."
     if run.counts["drafts"] >= run.options.drafts:
         return {"problem": problem}, GaveUp(problem)
-    return {"problem": problem}, TooLong(f"{words} words")
+    return {"problem": problem}, Unfit(f"{words} words")
 
 
 MACHINE = Machine(
@@ -60,11 +60,11 @@ MACHINE = Machine(
     context=Memory,
     begin=lambda given, options: Memory(goal=given.goal),
     initial=S.WRITE,
-    table={S.WRITE: {Written: S.CHECK}, S.CHECK: {Fits: S.DONE, TooLong: S.WRITE, GaveUp: S.DONE}},
+    table={S.WRITE: {Written: S.CHECK}, S.CHECK: {Fits: S.DONE, Unfit: S.WRITE, GaveUp: S.DONE}},
     states=[write, check],
     step=S.WRITE,
-    result=lambda c, run: Exit(reason="too_long" if c.problem else "fits", ok=not c.problem, answer=c.draft),
-    exits={"fits": "the answer is short enough", "too_long": "no answer was: the last one is the answer"},
+    result=lambda c, run: Exit(reason="unfit" if c.problem else "fits", ok=not c.problem, answer=c.draft),
+    exits={"fits": "the answer fits", "unfit": "no answer did: the last one is the answer"},
     properties=[at_most("two questions, with `drafts: 2`", 2, asks_model)],
     scenarios=[Scenario(options={"words": 2, "drafts": 2}, replies=["too many words", "few"])],
 )

@@ -63,7 +63,7 @@ def test_new_machine_runs_and_tests_of_machine_and_tool_pass(cli: Cli) -> None:
     assert len(Path("brief_writer.py").read_text().splitlines()) <= 70
     ran = cli("run", "--agent", "brief_writer.yaml", "Why do ships float?")
     assert "The water that they push aside" in ran.out, ran.err
-    assert "check --> write: TooLong" in cli("diagram", "brief_writer", "--agent", "brief_writer.yaml").out
+    assert "check --> write: Unfit" in cli("diagram", "brief_writer", "--agent", "brief_writer.yaml").out
     assert passed(cli.files).startswith("3 passed")
     Path("copy.py").write_text(Path("brief_writer.py").read_text())
     words = (RATCHET, "verify", "machine", "copy.py")  # the run has made the folder remember the first one

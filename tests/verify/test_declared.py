@@ -33,6 +33,7 @@ from ratchet import (
     do,
     state,
 )
+from ratchet.verify import verify
 from tests.examplekit import ROOT
 from tests.verify.parts import Lost, called, gave_up, noted
 from workflows import registry
@@ -600,7 +601,7 @@ def test_shipped_machine_is_as_declared(name: str, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("page", ["tutorial.md", "own-machine.md"])
-def test_machine_of_the_pages_is_as_declared(page: str, tmp_path: Path) -> None:
+def test_machine_of_the_pages_is_as_declared_and_holds(page: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
     last = next(number for number, block in enumerate(blocks) if "MACHINE = Machine(" in block)
@@ -609,6 +610,8 @@ def test_machine_of_the_pages_is_as_declared(page: str, tmp_path: Path) -> None:
     file.write_text("\n".join(blocks[first : last + 1]), encoding="utf-8")
     (module,) = load_modules([str(file)])
     assert findings(module.MACHINE) == ()
+    report = verify(module.MACHINE)
+    assert report.ok, report.text
 
 
 BY_NAME = "returns an event that data decides"
