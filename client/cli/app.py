@@ -21,7 +21,7 @@ from typer._click.exceptions import MissingParameter, NoSuchOption  # public now
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
 from activities.extras import EXTRAS, installed_version, missing_extra
-from client.cli.plain_params import PlainGroup
+from client.cli.plain_params import PlainGroup, no_such_command
 from client.errors import RatchetError, UsageError
 from client.runs.words import plain
 
@@ -160,9 +160,7 @@ class _LazyGroup(PlainGroup):
         if cmd_name not in COMMANDS:
             known = SYNONYMS.get(cmd_name)
             close = [known] if known else difflib.get_close_matches(cmd_name, COMMANDS, n=2)
-            meant = f"did you mean {' or '.join(map(repr, close))}?"
-            hint = meant if close else "`ratchet --help` lists the commands"
-            ctx.fail(f"No such command {cmd_name!r}; {hint}")
+            ctx.fail(no_such_command(cmd_name, close, "`ratchet --help` lists the commands"))
         app: typer.Typer = import_module(f"{__package__}.{COMMANDS[cmd_name][0]}").app
         named = {one.name: one for one in app.registered_commands}
         if cmd_name not in named:  # a module that is a command of its own, with others below it

@@ -7,6 +7,7 @@ Typer reads every value with pydantic, also one that was left out. To import tha
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from client.runs.words import plain
 
-__all__ = ["PlainCommand", "PlainGroup", "agent_file_text", "is_agent_file"]
+__all__ = ["PlainCommand", "PlainGroup", "agent_file_text", "is_agent_file", "no_such_command"]
 
 NUMBERS = {int: "a whole number, such as 3", float: "a number, such as 0.5"}
 
@@ -41,6 +42,12 @@ class _Value:
             except (TypeError, ValueError):
                 raise BadParameter(f"{value!r} is not {NUMBERS[kind.annotation]}", ctx, param) from None
         return type(param).get_runtime_param(param).coerce(value, param, ctx)
+
+
+def no_such_command(word: str, close: Sequence[str], otherwise: str = "") -> str:
+    """What a command that is not there is told; `close` are those that may be meant."""
+    meant = f"did you mean {' or '.join(map(repr, close))}?"
+    return f"No such command {word!r}; {meant if close else otherwise}"
 
 
 class PlainGroup(TyperGroup):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import typer
@@ -9,6 +10,7 @@ from typer.core import TyperGroup
 
 from client.cli.evidence import evidence
 from client.cli.options import command
+from client.cli.plain_params import no_such_command
 from client.cli.verify_agent import agent
 from client.cli.verify_machine import machine
 
@@ -23,6 +25,9 @@ class _Verify(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            close = difflib.get_close_matches(args[0], self.commands, n=1)
+            if close and any(not one.startswith("-") for one in args[1:2]):  # after a run no word follows
+                ctx.fail(no_such_command(args[0], close))
             args = [EVIDENCE, *args]
         return super().parse_args(ctx, args)
 

@@ -335,6 +335,8 @@ def test_fork_refuses_what_it_cannot_change(cli: Cli, done: str, words: list[str
         pytest.param(["status"], 2, "did you mean 'show'?", id="command of other tools"),
         pytest.param(["deny"], 2, "did you mean 'reject'?", id="another word"),
         pytest.param(["help"], 2, "did you mean '--help'?", id="help"),
+        pytest.param(["verify", "agnt", "x"], 2, "No such command 'agnt'; did you mean 'agent'?", id="below"),
+        pytest.param(["verify", "a-run", "x"], 2, "too many arguments: x", id="a run and more"),
         pytest.param(["approve"], 2, "`ratchet inbox` shows the runs that ask", id="no run to decide"),
         pytest.param(["costs", "--by", "week"], 2, "'--by': 'week' is not one of", id="no such word"),
         pytest.param(["run", "x", "--model", "claude-x"], 2, "set ANTHROPIC_API_KEY", id="no key for Claude"),
