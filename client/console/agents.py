@@ -100,7 +100,7 @@ async def agent_page(console: Console, request: Request) -> Response:
     offer = (await asyncio.to_thread(_offers, console)).get(request.query_params.get("name", ""))
     if offer is None or offer.agent is None or offer.problem:
         problem = offer.problem if offer else ""
-        raise UsageError(problem or "There is no such agent here; choose one of the list: /agents")
+        raise UsageError(problem or "There is no such agent here; choose one of the list.")
     agent, draft = Choice(agent=str(offer.path)).finish()
     console.catalog.check(agent, draft)
     about = judged(console.catalog, agent)

@@ -57,6 +57,7 @@ def build(console: Console, names: Sequence[str] = LOCAL_NAMES) -> Guard:
         for method, path, handler in module.ROUTES
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: lost, 500: lost})
+    app.router.redirect_slashes = False  # it knows nothing of the secret path, and leads out of it
     app.mount("/static", StaticFiles(directory=STATIC))
     return Guard(app, names)
 

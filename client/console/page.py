@@ -26,6 +26,7 @@ from client.console import texts
 from client.console.forms import field_key
 from client.console.radius import Radii
 from client.console.run_views import RunViews
+from client.console.security import PLACE
 from client.errors import NoWorker, RatchetError, Refused, UnknownRun, Unreachable, UsageError
 from client.keys import Signer
 from client.runs.words import counted, spent, time_span
@@ -104,7 +105,7 @@ class Console:
         note = self._notes.pop(request.query_params.get("note", ""), "")
         parts = {name: _identified(name, part) for name, part in (parts or {}).items() if part is not None}
         values |= {"title": title, "parts": parts, "live": live, "note": note, "path": request.url.path}
-        values["me"] = self.signer
+        values |= {"me": self.signer, "place": request.scope[PLACE]}
         return HTMLResponse(self.part(template, **values), status)
 
     def go(self, path: str, note: str = "", *, part: str = "", **query: Any) -> Response:

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from client.server.ui import LOCAL_NAMES, check_page
 from client.server.web import fields_of
 
-__all__ = ["Guard"]
+__all__ = ["PLACE", "Guard"]
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -36,6 +36,8 @@ HEADERS = {
 }
 LOGIN, STATIC = "/login", "/static/"
 COOKIE = "ratchet-console"
+PLACE = "ratchet.place"
+"""In the scope of a request: what stands before the path of each page."""
 UNKNOWN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ratchet console</title>
 <meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/console.css">
 <main class="plain"><h1>This page needs the link</h1>
@@ -69,7 +71,7 @@ class Guard:
 
         inside = scope["path"].startswith(f"{self.place}/")
         if inside:
-            scope = {**scope, "path": scope["path"].removeprefix(self.place)}
+            scope = {**scope, "path": scope["path"].removeprefix(self.place), PLACE: self.place}
         refusal = self._refusal(scope, inside=inside)
         await (self._app if refusal is None else refusal)(scope, receive, sent)
 

@@ -876,6 +876,17 @@ async def test_write_that_names_no_page_is_refused(browser: Browser) -> None:
     assert (await browser.http.request("DELETE", "/runs", headers=ORIGIN)).status_code == 405
 
 
+@pytest.mark.parametrize("path", ["/nothing", "/run?id=x", "/agent?name=x", "/runs/", "/a/b/c", "/a%2Fb"])
+async def test_each_link_of_an_error_page_stays_in_the_secret_place(browser: Browser, path: str) -> None:
+    answer = await browser.http.get(path)
+    assert answer.status_code in (400, 404)
+    page = Page(answer.text)
+    links = [(one["href"], answer.url.join(one["href"]).path) for tag, one in page.elements if tag == "a"]
+    places = {place for href, place in links if not href.startswith("#")}
+    assert places == {f"{browser.guard.place}{at}" for at in ("/", "/runs", "/agents")}
+    assert "/agents" not in page.text, "nobody can follow that"
+
+
 async def test_every_answer_forbids_scripts_frames_and_caches(browser: Browser) -> None:
     for path in ("/", "/nothing", "/static/console.css", "/run?id=nobody", "/login"):
         headers = (await browser.http.get(path)).headers

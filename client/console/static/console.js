@@ -87,7 +87,6 @@ function follow(address) {
 
 // -- keys --------------------
 
-const PAGES = { i: "./", r: "runs", a: "agents" };
 const VERBS = { a: ["approve", "answer", "resume", "retry", "topup"], x: ["reject", "abort"] };
 let afterG = false;
 
@@ -104,7 +103,8 @@ function press(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || byId("shortcuts").open) return;
   if (event.target.matches("input, textarea, select")) return;
   const key = event.key;
-  if (afterG && PAGES[key]) { location.href = PAGES[key]; return; }
+  const page = [...document.querySelectorAll("[data-page]")].find((one) => one.dataset.page === key);
+  if (afterG && page) { page.click(); return; }
   afterG = key === "g";
   if (key === "?") byId("shortcuts").showModal();
   else if (key === "j") move(1);
