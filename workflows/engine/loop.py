@@ -16,7 +16,8 @@ What holds for every machine and every host:
 5.  A call that has ended is never made again. So an effect may be left at any moment and taken on later.
 6.  What waits for people is left when any command comes. What is under way is left for an abort, for a
     rollback that can be done, for a pause `at_once` (inner runs are told to pause instead), and for a message
-    where a question is being asked. An unsafe call under way is left for an abort alone.
+    where the effect is one question of the conversation (not one beside it, or several side by side). An
+    unsafe call under way is left for an abort alone.
 7.  Beside what is under way, the others are obeyed at once: pause, resume and limits, also behind a message
     that waits for tools; all commands while inner runs are under way. A rollback is checked first; one that
     cannot be done is refused at once.
