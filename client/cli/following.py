@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workflows.api import AgentTask
     from workflows.kernel.log import Record
 
-__all__ = ["follow", "modules_named", "resume_all", "start"]
+__all__ = ["follow", "follow_from_the_start", "modules_named", "resume_all", "start"]
 
 BEGUN_SECONDS = 10
 """How long `--detach` waits for a worker to begin the run."""
@@ -195,6 +195,18 @@ async def _until_bug(
         bug.cancel()
 
 
+async def follow_from_the_start(client: AgentClient, run_id: str, *, as_json: bool, verbose: bool) -> int:
+    """The same for a run that began earlier; of a fork, it is said first whose steps come first."""
+    if not as_json:
+        with suppress(RatchetError):  # its beginning cannot be read any more
+            task = (await client.beginning(run_id)).task
+            if task is not None and task.fork is not None:
+                source, step = plain(task.fork.origin.workflow_id), task.fork.origin.step
+                whose = f"the steps before it are those of {source}"
+                note(f"{plain(run_id)} is forked from step {step} of {source}: {whose}")
+    return await follow(client, run_id, as_json=as_json, verbose=verbose)
+
+
 # -- interrupted runs --------------------
 
 
@@ -220,7 +232,9 @@ async def resume_all(common: CommonOptions, settings: Settings, allowed: Allowed
                     note(f"run {plain(run_id)}")
                     try:
                         as_json, verbose = starting.as_json, starting.verbose
-                        codes.append(await follow(client, run_id, as_json=as_json, verbose=verbose))
+                        codes.append(
+                            await follow_from_the_start(client, run_id, as_json=as_json, verbose=verbose)
+                        )
                     except RunFailed as error:  # the other runs continue
                         note(str(error))
                         codes.append(error.exit_code)

@@ -185,11 +185,12 @@ async def log(
 @command(app)
 async def watch(common: CommonOptions, run: RunName, verbose: Verbose = False, as_json: Json = False) -> int:
     """Follow a run as it happens, to its result."""
-    from client.cli.following import follow
+    from client.cli.following import follow_from_the_start
 
     try:
         async with common.client() as client:
-            return await follow(client, await client.find(run), as_json=as_json, verbose=verbose)
+            run_id = await client.find(run)
+            return await follow_from_the_start(client, run_id, as_json=as_json, verbose=verbose)
     except asyncio.CancelledError:
         return INTERRUPTED
 

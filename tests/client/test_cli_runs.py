@@ -284,6 +284,17 @@ def test_steps_fork_replay_and_compare(cli: Cli, done: str) -> None:
     assert re.findall(r"^  (done-1|fork-1) +\S", first, re.MULTILINE) == [done, "fork-1"]
 
 
+def test_steps_that_a_fork_took_over_are_named(cli: Cli, done: str) -> None:
+    begun = cli("fork", done, "--step", "2", "--id", "later-1", "--yes", "--detach")
+    assert begun.code == 0, begun.err
+    until(lambda: any(one["id"] == "later-1" for one in cli("list", "--running", "--json").lines))
+    named = f"later-1 is forked from step 2 of {done}: the steps before it are those of {done}"
+    resumed = cli("run", "--resume")
+    assert (resumed.code, named in resumed.err.splitlines()) == (0, True), resumed.err
+    assert named in cli("watch", "later-1").err.splitlines()
+    assert "forked from" not in cli("watch", done).err
+
+
 @pytest.mark.parametrize(
     ("words", "culprit"),
     [
