@@ -17,6 +17,7 @@ from workflows.machines import authoring
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("ratchet", "workflows", "activities", "client")
+BESIDE = ("benchmarks", "deploy", "docs", "examples", "tests")
 
 
 def module_name(path: Path) -> str:
@@ -84,6 +85,16 @@ def names_of(node: ast.AST) -> list[str]:
     if isinstance(node, ast.AnnAssign):
         return [ast.unparse(node.target)]
     return [ast.unparse(one) for one in node.targets] if isinstance(node, ast.Assign) else []
+
+
+def test_every_exception_from_a_check_has_its_reason() -> None:
+    exceptions = re.compile(r"# (noqa|type: ignore)\b(?!(: [A-Z0-9, ]+|\[[a-z, -]+\])  # \S)")
+    files = [
+        ROOT / "worker.py",
+        *(path for name in (*PACKAGES, *BESIDE) for path in (ROOT / name).rglob("*.py")),
+    ]
+    lines = [(path, line) for path in files for line in path.read_text().splitlines()]
+    assert [(path.name, line.strip()) for path, line in lines if exceptions.search(line)] == []
 
 
 def test_circles_inside_functions_and_types_are_seen(tmp_path: Path) -> None:

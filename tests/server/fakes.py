@@ -160,7 +160,8 @@ class FakeActivities:
     @activity.defn
     async def ask_model(self, request: ModelInput) -> ModelReplied:
         answer = await self._answer(request.key)
-        return answer.model_copy(update={"tools": self._specs(request.describe)})  # type: ignore[no-any-return]
+        replied: ModelReplied = answer.model_copy(update={"tools": self._specs(request.describe)})
+        return replied
 
     @activity.defn
     async def call_tool(self, request: ToolInput) -> ToolResult:
@@ -168,7 +169,8 @@ class FakeActivities:
 
     @activity.defn
     async def reconcile_tool(self, request: ReconcileInput) -> Reconciled:
-        return await self._answer()  # type: ignore[no-any-return]
+        answer: Reconciled = await self._answer()
+        return answer
 
     @activity.defn
     async def block_call(self, request: ToolInput) -> CallBlocked:
@@ -176,15 +178,18 @@ class FakeActivities:
 
     @activity.defn
     async def compensate_tool(self, request: CompensateInput) -> Compensated:
-        return await self._answer()  # type: ignore[no-any-return]
+        answer: Compensated = await self._answer()
+        return answer
 
     @activity.defn
     async def run_code(self, effect: RunCode) -> CodeStepped:
-        return await self._answer()  # type: ignore[no-any-return]
+        answer: CodeStepped = await self._answer()
+        return answer
 
     @activity.defn
     async def read_artifacts(self, effect: ReadArtifacts) -> ArtifactsRead:
-        return await self._answer()  # type: ignore[no-any-return]
+        answer: ArtifactsRead = await self._answer()
+        return answer
 
     @activity.defn
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:

@@ -124,9 +124,8 @@ class Policies:
     def of(specs: Sequence[PolicySpec], extensions: Extensions) -> Policies:
         """Shipped and loaded ones by name. Raises ValueError for one that cannot be made."""
         makers = {**extensions.policies, **POLICY_TYPES}
-        # The type checker takes a protocol for an abstract class here.
         return Policies(
-            tuple((spec.type, make_part("policy", spec, makers, StoppingPolicy)) for spec in specs)  # type: ignore[type-abstract]
+            tuple((spec.type, make_part("policy", spec, makers, StoppingPolicy)) for spec in specs)  # type: ignore[type-abstract]  # a protocol is taken for an abstract class
         )
 
     def stop(self, view: Mapping[str, Any]) -> str | None:
