@@ -22,7 +22,7 @@ from tests.client.conftest import FOREIGN, ROOT
 from tests.forked import PIPE, RATCHET, Forked
 from tests.server.conftest import TOOLS
 
-__all__ = ["PROGRAM", "Cli", "Result", "Terminal", "agent_file", "environment", "running", "until"]
+__all__ = ["PROGRAM", "Cli", "Result", "Terminal", "agent_file", "environment", "running", "until", "within"]
 
 PROGRAM = [sys.executable, "-c", RATCHET]
 CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])")
@@ -80,6 +80,23 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, **ours, "RATCHET_BY": "Ada", "PYTHONPATH": str(ROOT), **variables}
 
 
+@contextmanager
+def within(variables: Mapping[str, str]) -> Iterator[None]:
+    """This process has this environment meanwhile, and nothing else of its own."""
+    before = dict(os.environ)
+    _become(variables)
+    try:
+        yield
+    finally:
+        _become(before)
+
+
+def _become(variables: Mapping[str, str]) -> None:
+    os.environ.update(variables)  # first: other threads read it
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+
+
 class Cli:
     """Commands with certain variables of the environment, run in this process."""
 
@@ -91,16 +108,17 @@ class Cli:
     def __call__(self, *words: str, stdin: str = "", **variables: str) -> Result:
         """Run `ratchet WORDS`."""
         out, err = io.StringIO(), io.StringIO()
-        before, stdin_before = dict(os.environ), sys.stdin
-        os.environ.update(environment(**self.variables, **variables))
+        stdin_before = sys.stdin
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
         try:
-            with redirect_stdout(out), redirect_stderr(err):
+            with (
+                within(environment(**self.variables, **variables)),
+                redirect_stdout(out),
+                redirect_stderr(err),
+            ):
                 code = execute(words)
         finally:
             sys.stdin = stdin_before
-            os.environ.clear()
-            os.environ.update(before)
         return Result(code, out.getvalue(), err.getvalue())
 
     async def beside(self, *words: str, stdin: str = "", **variables: str) -> Result:

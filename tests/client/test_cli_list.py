@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import AsyncIterator
+from contextlib import redirect_stdout
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from activities.settings import Settings
 from client.cli.output import print_table
 from client.server.embedded import EmbeddedServer
-from tests.client.commandline import Cli
+from tests.client.commandline import Cli, within
 from tests.server.conftest import real_server
 from tests.server.trials import eventually
 from workflows.api import WORKFLOW_TYPE
@@ -149,21 +150,18 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_table_on_terminal_is_cut_at_edge_and_has_styles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_on_terminal_is_cut_at_edge_and_has_styles() -> None:
     rows = [
         [("✓", "green"), ("漢字", ""), ("many words that do not fit there", "")],
         [("", ""), ("b", ""), ("c", "")],
     ]
-    monkeypatch.setattr("sys.stdout", shown := Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "33")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    print_table(("", "id", "goal"), rows)
+    with redirect_stdout(shown := Terminal()), within({"TERM": "xterm", "COLUMNS": "33"}):
+        print_table(("", "id", "goal"), rows)
     assert shown.getvalue().splitlines() == [
         "   \x1b[2mid\x1b[0m    \x1b[2mgoal\x1b[0m",
         "\x1b[32m✓\x1b[0m  漢字  many words that do no…",
         "   b     c",
     ]
-    monkeypatch.setenv("TERM", "dumb")
-    print_table(("n", "calls"), [[("one", ""), ("1,000", "")]], right=True)
+    with redirect_stdout(shown), within({"TERM": "dumb", "COLUMNS": "33"}):
+        print_table(("n", "calls"), [[("one", ""), ("1,000", "")]], right=True)
     assert shown.getvalue().splitlines()[3:] == ["n    calls", "one  1,000"]

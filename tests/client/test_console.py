@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, MutableMapping
+from contextlib import chdir
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -635,17 +636,15 @@ async def test_agent_is_started_with_a_goal(browser: Browser, agents: AgentClien
         assert (await browser.post("/agents", agent=name, goal="x")).status_code == 400
 
 
-async def test_agents_page_executes_no_module(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_agents_page_executes_no_module(browser: Browser, tmp_path: Path) -> None:
     """Nor does what a person asks of an agent whose module no worker here has loaded."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
     (tmp_path / "agent.yaml").write_text("machine: tools\nmodules: [evil.py]\noutput: Refund\n")
-    monkeypatch.chdir(tmp_path)
-    listed = await browser.get("/agents")
-    assert "No worker here has loaded evil.py" in listed.text
-    assert (await browser.http.get("/agent", params={"name": "agent.yaml"})).status_code == 400
-    assert (await browser.post("/agents", agent="agent.yaml", goal="x")).status_code == 400
+    with chdir(tmp_path):
+        listed = await browser.get("/agents")
+        assert "No worker here has loaded evil.py" in listed.text
+        assert (await browser.http.get("/agent", params={"name": "agent.yaml"})).status_code == 400
+        assert (await browser.post("/agents", agent="agent.yaml", goal="x")).status_code == 400
     assert not (tmp_path / "executed").exists()
 
 
@@ -877,7 +876,7 @@ async def test_write_that_names_no_page_is_refused(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/run?id=x", "/agent?name=x", "/runs/", "/a/b/c", "/a%2Fb"])
-async def test_each_link_of_an_error_page_stays_in_the_secret_place(browser: Browser, path: str) -> None:
+async def test_links_of_error_pages_stay_in_the_secret_place(browser: Browser, path: str) -> None:
     answer = await browser.http.get(path)
     assert answer.status_code in (400, 404)
     page = Page(answer.text)

@@ -30,6 +30,7 @@ from client.runs.steps import checkpoint_lines
 from client.sdk.agent import AgentClient
 from client.server.embedded import EmbeddedServer, running_server
 from tests.client.asking import asking, talk
+from tests.client.commandline import environment, within
 from tests.server.conftest import TOOLS
 from tests.server.trials import eventually
 from workflows.kernel.log import STARTED, Record, chain
@@ -261,15 +262,15 @@ for words in (
     ], done.stdout + done.stderr  # fmt: skip
 
 
-def test_archive_is_found_without_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_is_found_without_settings(tmp_path: Path) -> None:
     """A directory's archive is opened by its name; what the environment says of another one counts."""
     file = archive_opener(tmp_path)().database
     assert file.where == str(Settings(data_dir=tmp_path).archive_file)
-    monkeypatch.setenv("RATCHET_STORE_SECRET", "s" * 16)
-    monkeypatch.setenv("RATCHET_STORE", "postgresql://somewhere/else")
-    assert "somewhere" in archive_opener(tmp_path)().database.where
-    monkeypatch.setenv("RATCHET_STOER", "postgresql://somewhere/else")
-    with pytest.raises(UsageError, match="did you mean RATCHET_STORE"):
+    other = "postgresql://somewhere/else"
+    with within(environment(RATCHET_STORE_SECRET="s" * 16, RATCHET_STORE=other)):
+        assert "somewhere" in archive_opener(tmp_path)().database.where
+    misspelt = within(environment(RATCHET_STOER=other))
+    with misspelt, pytest.raises(UsageError, match="did you mean RATCHET_STORE"):
         archive_opener(tmp_path)
 
 
