@@ -181,14 +181,15 @@ async def test_broken_rule_raises_on_request() -> None:
     )  # fmt: skip
     outcome = await Local(machine, model=ScriptedModel([])).run("begin")
     assert outcome.result.exit_reason == "broken_rule"
-    assert outcome.records[-1].error == outcome.records[-1].reason
-    assert outcome.records[-1].reason.startswith("the undeclared field 'answer'")
+    problem = outcome.records[-1].error
+    assert problem is not None
+    assert problem.startswith("the undeclared field 'answer'")
     with pytest.raises(UndeclaredAccess) as raised:
         outcome.raise_if_failed()
     assert greedy.visit is not None
     line = greedy.visit.__code__.co_firstlineno
     assert str(raised.value) == (
-        f"greedy: in state think, {outcome.records[-1].reason} ({__file__}, line {line}, in <lambda>)"
+        f"greedy: in state think, {problem} ({__file__}, line {line}, in <lambda>)"
     )
 
 
