@@ -51,7 +51,7 @@ TOLD: dict[str, type[ModelReplied | ToolResult | CodeStepped]] = {
 }
 """Activities that are an agent's calls, and what they give."""
 HISTORY = "history"
-"""`Record.by` of what no machine wrote: a call, as Temporal's history has it."""
+"""In `about` of a record that no machine wrote: a call, as Temporal's history has it."""
 ENDS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
@@ -125,7 +125,7 @@ async def recorded_calls(
             common = {
                 "machine": task.machine if task else "",
                 "state": call.activity_task_scheduled_event_attributes.activity_id.partition("#")[0],
-                "by": HISTORY,
+                "about": {HISTORY: True},
                 "started": call.event_time.ToMicroseconds() / 1e6,
                 "at": at,
             }

@@ -39,7 +39,6 @@ from client.errors import (
     run_failed,
 )
 from client.history.recorded import (
-    HISTORY,
     Beginning,
     beginning_of,
     by_number,
@@ -437,10 +436,15 @@ class ConnectedReader(RunReader):
         if problem:
             async with clear_errors(self.where, run):
                 calls = await recorded_calls(self.temporal, executions, records)
-            can = f"only to record {records[-1].seq}; then its" if records else "not at all; its"
+            number = len(records)
+            can = (
+                f"this run to record {number - 1}; from record {number} on"
+                if records
+                else "none of this run;"
+            )
             problem = (
-                f"today's code can replay this run {can} calls stand here as its history has them (by "
-                f"{HISTORY}), without what the machine made of them: {problem}"
+                f"today's code replays {can} its calls stand here as its history has them, without what the "
+                f"machine made of them: {problem}"
             )
             records += calls
         return RunLog(records, unanswered, problem)
