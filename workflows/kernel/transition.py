@@ -980,13 +980,10 @@ class Transition:
     ) -> None:
         """Write down everything since the last record."""
         s, before = self.snapshot, self.logged
-        told = {self.thought.strip()}
-        for one in self.answered:
-            told |= {one.output, f"{one.error}: {one.output}"}
         about = {**({} if self.declared.enforce else {"enforce": False}), **(about or {})}
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, to=to,
-            reason="" if reason.strip() in told else _cut_text(reason, REASON_CHARS),
+            reason="" if self.is_told(reason.strip()) else _cut_text(reason, REASON_CHARS),
             step=s.step, visit=s.visit, reads=reads,
             thought=_cut_text(self.thought, REASON_CHARS), refused_by=refused_by,
             begins=to is not None and self.begins_step(to), of_step=self.record_step(to),
@@ -999,6 +996,11 @@ class Transition:
             notes=s.notes[len(before.notes) :],
         ))  # fmt: skip
         self.answered, self.beside, self.progress, self.thought = (), (), "", ""
+
+    def is_told(self, reason: str) -> bool:
+        """The thought, or what came of a call, has these words already, and nothing else."""
+        texts = (text for one in self.answered for text in (one.output, f"{one.error}: {one.output}"))
+        return reason == self.thought.strip() or (bool(reason) and reason in texts)
 
     def log_event(self, event: str, not_begun: Mapping[str, float], **more: Any) -> None:
         """A record that changes nothing else."""
