@@ -118,7 +118,7 @@ NONDETERMINISM = "[TMPRL1100]"
 """In Temporal's message when code that is replayed does something else than the history says."""
 
 TASK_FAILS = "Workflow Task in failed state"
-"""How the server refuses a query while a bug fails the run's workflow task."""
+"""How the server refuses a query or an update while a bug fails the run's workflow task."""
 NO_POLLER = "no poller seen"
 """How it refuses one soon after the last worker has gone."""
 
@@ -141,7 +141,8 @@ async def clear_errors(where: str, run_id: str = "", *, query: bool = False) -> 
     try:
         yield
     except RPCError as error:
-        raise (query and _of_query(error, where, run_id)) or _translated(error, where, run_id) from error
+        found = _of_failing_task(error, where, run_id) or (query and _of_query(error, where, run_id))
+        raise found or _translated(error, where, run_id) from error
     except (KeyMissing, NotDecrypted, OfAnotherStore) as error:
         what = f"of run {run_id}" if run_id else f"at {where}"
         raise Unreadable(f"what Temporal has {what} cannot be read here: {error}") from error
@@ -158,14 +159,18 @@ async def clear_errors(where: str, run_id: str = "", *, query: bool = False) -> 
         ) from error
 
 
+def _of_failing_task(error: RPCError, where: str, run_id: str) -> NoWorker | None:
+    if TASK_FAILS not in error.message:
+        return None
+    return TaskFails(
+        f"run {run_id} answers and takes nothing while its workflow task fails or times out at {where}; "
+        f"`ratchet show {run_id}` says why, and so does the worker's log"
+    )
+
+
 def _of_query(error: RPCError, where: str, run_id: str) -> NoWorker | None:
     from temporalio.service import RPCStatusCode as Code
 
-    if TASK_FAILS in error.message:
-        return TaskFails(
-            f"run {run_id} answers no query while its workflow task fails or times out at {where}; try "
-            "again, or see the worker's log"
-        )
     if NO_POLLER in error.message:
         return no_worker(where)
     if error.status not in (Code.CANCELLED, Code.DEADLINE_EXCEEDED):

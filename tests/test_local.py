@@ -188,9 +188,7 @@ async def test_broken_rule_raises_on_request() -> None:
         outcome.raise_if_failed()
     assert greedy.visit is not None
     line = greedy.visit.__code__.co_firstlineno
-    assert str(raised.value) == (
-        f"greedy: in state think, {problem} ({__file__}, line {line}, in <lambda>)"
-    )
+    assert str(raised.value) == (f"greedy: in state think, {problem} ({__file__}, line {line}, in <lambda>)")
 
 
 async def test_limit_of_seconds_ends_a_model_that_hangs() -> None:

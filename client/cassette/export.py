@@ -51,7 +51,7 @@ async def _record(agents: ConnectedReader, recorder: Recorder, run: str) -> None
         found = await replayed(plugin_of(agents.temporal), execution.history, recorder)
         if found.failure is not None:
             raise RatchetError(
-                f"run {run} cannot be replayed here, so it cannot be exported: {explained(found.failure)}. "
+                f"run {run} cannot be replayed here, so it cannot be exported: {explained(found)}. "
                 "Export it with the code that it ran with"
             )
     for execution in executions:

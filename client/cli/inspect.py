@@ -56,6 +56,7 @@ async def show(
         await _show_step(common, run, step, as_json)
         return
     problem: RatchetError | None = None
+    missing = ""
     async with common.runs() as client:
         run_id = await client.find(run)
         line = await _line(client, run_id)
@@ -67,12 +68,14 @@ async def show(
                 raise
             problem = await _failure(client, line) or error
             with suppress(RatchetError):  # the list's line has to do
-                told = await client.log(run_id, partial=True)
-                found["steps"] = steps_of(told.records)
+                told = await client.log(run_id, partial=not as_json)
+                found["steps"], missing = steps_of(told.records), told.problem
     if as_json:
         print_json(found)
     else:
         _print_run(**found)
+    if missing:
+        note(missing)
     if isinstance(problem, MachineBug):
         raise problem
     if problem is not None:
@@ -128,7 +131,7 @@ async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> N
 
     async with common.runs() as runs:
         run_id = await runs.find(run)
-        found = await runs.log(run_id, full=True, partial=True)
+        found = await runs.log(run_id, full=True, partial=not as_json)
     lines = checkpoint_lines(run_id, found.records)
     if as_json:
         print_lines(lines)
@@ -162,7 +165,7 @@ async def log(
     """Print every record of a run: what happened, why, what was called and what came of it."""
     async with common.runs() as client:
         run_id = await client.find(run)
-        found = await client.log(run_id, since, full=full, partial=True)
+        found = await client.log(run_id, since, full=full, partial=not as_json)
         records = found.records
         line = await _line(client, run_id)
         is_drawn = records and not as_json

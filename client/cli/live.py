@@ -91,7 +91,8 @@ class LiveView:
     def end(self, result: RunResult) -> None:
         """Print what came out."""
         if not self._verbose:
-            self._print(self._blocks.end({result.answer or "", result.error or ""}, result.exit_reason))
+            said = {(text or "").strip() for text in (result.answer, result.error)}
+            self._print(self._blocks.end(said, result.exit_reason))
         self.console.print()
         self._print(result_text(result, self.console))
 
@@ -299,7 +300,8 @@ class _Blocks:
         text = f"{text.strip().rstrip(':')}{f': {record.error}' if record.error else ''}"
         mark, style = ("? ", "yellow") if record.event == "Requested" else ("• ", "yellow")
         line = self._hang(text, mark, style)
-        if EXIT_REASON in record.about or (record.by == "kernel" and record.error):
+        is_breach = record.by == "kernel" and record.error and record.to is None
+        if EXIT_REASON in record.about or is_breach:
             yield from self._release()
             self._held, self._is_end = line, True
         else:

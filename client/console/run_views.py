@@ -154,7 +154,8 @@ class RunViews:
         try:
             found = await self._agents.log(run, since, full=True, partial=True)
             known.log_problem = found.problem
-            known.replayed = found.records if found.unanswered else ()
+            # what code that fails cannot replay was read before
+            known.replayed = found.records if found.unanswered and not (since and found.problem) else ()
             if not found.unanswered:
                 known.records += found.records
         except StoreNotShared:

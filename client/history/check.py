@@ -102,7 +102,7 @@ async def _checked(
         return checked.model_copy(update={"build": pinned.deployment_version.build_id})
     found = await replayed(plugin_of(agents.temporal), history)
     checked = _by_replay(run.id, task, found, missing)
-    if checked.verdict == "breaks" and not missing:
+    if checked.verdict == "breaks" and found.failure is not None and not missing:
         fits = await _by_log(agents, run.id, task, "")
         return checked.model_copy(
             update={"state": fits.state, "reason": f"{checked.reason}; {_way_out(fits)}"}
@@ -113,10 +113,11 @@ async def _checked(
 def _by_replay(run: str, task: AgentTask | None, found: Replayed, missing: str) -> Checked:
     """The verdict of Temporal's own replay."""
     drive = found.instance.drive if found.instance else None
-    if found.failure is None:
-        return _verdict(run, task, drive.run.suspension.snapshot.state if drive else "", missing)
+    state = drive.run.suspension.snapshot.state if drive else ""
+    if found.failure is None:  # where the newest task is not over, it may fail all the same
+        return _verdict(run, task, state, explained(found) or missing)
     refused = found.instance.problem if found.instance else ""
-    return _verdict(run, task, "", refused or explained(found.failure))
+    return _verdict(run, task, "", refused or explained(found))
 
 
 async def _by_log(agents: ConnectedReader, run: str, task: AgentTask | None, missing: str) -> Checked:

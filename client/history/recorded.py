@@ -29,7 +29,7 @@ from activities.store.encryption import KeyMissing, NotDecrypted
 from client.errors import RatchetError
 from client.runs.archived import ArchivedRuns
 from workflows.api import AgentTask
-from workflows.kernel.log import LoggedCall, Record
+from workflows.kernel.log import STARTED, LoggedCall, Record
 
 __all__ = [
     "HISTORY", "Beginning", "Execution", "archive_requests", "archived_executions", "beginning_of", "begun",
@@ -50,6 +50,13 @@ TOLD: dict[str, type[ModelReplied | ToolResult | CodeStepped]] = {
     "run_code": CodeStepped,
 }
 """Activities that are an agent's calls, and what they give."""
+ENDED_CALL = {
+    "activity_task_completed_event_attributes",
+    "activity_task_failed_event_attributes",
+    "activity_task_timed_out_event_attributes",
+    "activity_task_canceled_event_attributes",
+}
+"""How the events that end an activity name what they have."""
 HISTORY = "history"
 """In `about` of a record that no machine wrote: a call, as Temporal's history has it."""
 ENDS = {
@@ -107,30 +114,33 @@ async def recorded_log(temporal: Client, executions: Iterable[Execution]) -> dic
 async def recorded_calls(
     temporal: Client, executions: Iterable[Execution], after: Sequence[Record]
 ) -> tuple[Record, ...]:
-    """A record for each call that has ended since these records, for people: where the machine's code fails
-    or is not there, nobody can say what it made of them. Raises as the data converter."""
+    """A record for each call that has ended and that these records do not know, for people: where the
+    machine's code fails or is not there, nobody can say what it made of them. Raises as the converter."""
     found: list[Record] = []
-    since = after[-1].at if after else 0
+    known = [one for one in after if one.answered or one.event == STARTED]
+    since, last = known[-1].at if known else 0, after[-1] if after else None
     for execution in executions:
         task, asked = execution.beginning.task, dict[int, HistoryEvent]()
         for event in execution.history.events:
             if event.HasField("activity_task_scheduled_event_attributes"):
                 asked[event.event_id] = event
-            done = event.activity_task_completed_event_attributes
-            failed = event.activity_task_failed_event_attributes
-            call = asked.get(done.scheduled_event_id or failed.scheduled_event_id)
+            name = event.WhichOneof("attributes")
+            call = asked.get(getattr(event, name).scheduled_event_id) if name in ENDED_CALL else None
             at = event.event_time.ToMicroseconds() / 1e6
             if call is None or at <= since:
                 continue
             common = {
                 "machine": task.machine if task else "",
                 "state": call.activity_task_scheduled_event_attributes.activity_id.partition("#")[0],
+                "step": last.step if last else 0,
+                "of_step": last.of_step if last else 0,
                 "about": {HISTORY: True},
                 "started": call.event_time.ToMicroseconds() / 1e6,
                 "at": at,
             }
             for told in await _told(temporal, call, event):
-                found.append(Record(seq=len(after) + len(found), **common, **told))
+                seq = (last.seq + 1 if last else 0) + len(found)
+                found.append(Record(seq=seq, **common, **told))
     return tuple(found)
 
 
@@ -143,10 +153,12 @@ async def _told(temporal: Client, call: HistoryEvent, event: HistoryEvent) -> It
     ended = LoggedCall(
         kind=kind, id=scheduled.activity_id, title=await _value(converter, [call.user_metadata.summary], str)
     )
-    if event.HasField("activity_task_failed_event_attributes"):
-        failure = await converter.decode_failure(event.activity_task_failed_event_attributes.failure)
-        error = getattr(failure, "type", None) or "failed"
-        ended = ended.model_copy(update={"output": str(failure), "error": error})
+    if not event.HasField("activity_task_completed_event_attributes"):
+        failed, text = event.activity_task_failed_event_attributes, ""
+        error = "failed" if event.HasField("activity_task_failed_event_attributes") else "unknown_outcome"
+        if failed.HasField("failure"):
+            text = str(await converter.decode_failure(failed.failure))
+        ended = ended.model_copy(update={"output": text, "error": error})
         return ({"event": EffectFailed.__name__, "answered": (ended,)},)
     answer = await _value(
         converter, event.activity_task_completed_event_attributes.result.payloads, TOLD[kind]

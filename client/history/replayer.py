@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from temporalio import workflow
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import Client, WorkflowHistory
+from temporalio.exceptions import FailureError
 from temporalio.worker import (
     ExecuteWorkflowInput,
     Interceptor,
@@ -40,7 +42,9 @@ class Replayed:
     watcher: Watcher | None = None
     instance: AgentWorkflow | None = None
     failure: Exception | None = None
-    """Why Temporal could not replay it to its end."""
+    """Why Temporal could not replay it to its end; a failure in a task that was not completed is none."""
+    bug: str = ""
+    """What the code raised, with file and line; empty: nothing."""
     length: int = 0
     """Records at the end of the history; then a cancellation throws the workflow away, and that is logged."""
     before: int = 0
@@ -148,21 +152,31 @@ class _Runner(UnsandboxedWorkflowRunner):
         instance = super().create_instance(det)
         activate = instance.activate
 
-        def noted(act: Any) -> Any:
+        def noted(act: Any) -> WorkflowActivationCompletion:
             is_last = any(job.HasField("remove_from_cache") for job in act.jobs)
             if is_last and self._found.watcher is not None:
                 self._found.watcher.end()
             done = activate(act)
             if not is_last:
                 self._found.note_length()
+            if done.HasField("failed"):  # before it is encrypted for the server
+                failure = done.failed.failure
+                raised = det.failure_converter_class().from_failure(failure, det.payload_converter_factory())
+                self._found.bug = raised.message if isinstance(raised, FailureError) else str(raised)
             return done
 
         instance.activate = noted  # type: ignore[method-assign]  # a subclass would wrap all of the SDK's own
         return instance
 
 
-def explained(failure: Exception | None) -> str:
-    """Why a history could not be replayed: the innermost of the messages that Temporal's core nests."""
+def explained(found: Replayed) -> str:
+    """Why a history could not be replayed: what the code raised, else the innermost of the messages that
+    Temporal's core nests; empty: it could."""
+    failure = found.failure
+    if found.bug:
+        return f"today's code fails on this history: {found.bug}"
+    if failure is None:
+        return ""
     messages: list[str] = re.findall(r'message: "((?:[^"\\]|\\.)*)"', str(failure))
     text = (messages[-1] if messages else str(failure)).removeprefix("[TMPRL1100] ").strip()
     if isinstance(failure, workflow.NondeterminismError):

@@ -40,6 +40,7 @@ from client.errors import (
 )
 from client.history.recorded import (
     Beginning,
+    Execution,
     beginning_of,
     by_number,
     executions_of,
@@ -271,8 +272,9 @@ class ConnectedReader(RunReader):
                     answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
                     return answer
             except WorkflowQueryFailedError as error:
-                if had_begun:  # before it was asked, so today's code fails where it is replayed
-                    await self._check_bug(run, str(error))
+                if had_begun:  # before it was asked, so the code fails where the run is replayed
+                    hidden = f"its code fails; the reason is encrypted: `ratchet log {run}` tells it"
+                    await self._check_bug(run, hidden if str(error) == ENCODED else str(error))
                 had_begun = await self._check_begins(run, error, is_late=time.monotonic() > until)
             except NoWorker as error:
                 await self._check_bug(run)
@@ -400,19 +402,41 @@ class ConnectedReader(RunReader):
             if not page.records or page.next >= page.total:
                 return records, page.finished
 
-    async def history_log(self, run: str, modules: Sequence[str], unanswered: RatchetError) -> RunLog:
+    async def history_log(
+        self, run: str, modules: Sequence[str], unanswered: RatchetError, *, partial: bool
+    ) -> RunLog:
         """The log from Temporal's history: as the run has sent it to the archive when it was over, else as
-        today's code writes it in a replay. Where that cannot write all of it, `problem` says why; where the
-        machine cannot be loaded, what the history has of each call stands for it.
+        today's code writes it in a replay. Where that cannot write all of it, `problem` says why.
 
         Args:
             unanswered: why the run itself does not say it.
+            partial: calls that no record knows are added as the history has them.
         """
         async with clear_errors(self.where, run):
             executions = await executions_of(self.temporal, run)
             sent = await recorded_log(self.temporal, executions)
         if executions[-1].ended and sent and [*sent] == [*range(len(sent))]:
             return RunLog(tuple(sent.values()), unanswered)
+        known, problem, is_whole = await self._replayed_log(executions, modules)
+        problem = "" if is_whole and not partial else problem
+        found = by_number(sent.values(), known)
+        records, beginning = tuple(found[seq] for seq in sorted(found)), ""
+        if executions[0].beginning.continues:
+            beginning = "Temporal has the run's later executions only"
+        async with clear_errors(self.where, run):
+            calls = await recorded_calls(self.temporal, executions, records) if partial and problem else ()
+        if problem:
+            replays = f"this run to record {records[-1].seq}" if records else "nothing of this run"
+            which = "the calls after it" if records else "its calls"
+            stand = f"; {which} stand here as its history has them" if calls else ""
+            problem = f"its code replays {replays}{stand}: {problem}"
+        return RunLog(records + calls, unanswered, "; ".join(filter(None, (beginning, problem))))
+
+    async def _replayed_log(
+        self, executions: Sequence[Execution], modules: Sequence[str]
+    ) -> tuple[tuple[Record, ...], str, bool]:
+        """The log that today's code writes, why it does not go on from there, and whether that is all there
+        is: where the newest workflow task alone fails, nothing has come of that."""
         # it brings the engine and all machines, and few runs need it
         from client.history.replayer import explained, plugin_with, replayed
 
@@ -423,31 +447,11 @@ class ConnectedReader(RunReader):
             problem, modules = str(error), ()
         plugin = plugin_with(self.temporal, modules)
         logs = [await replayed(plugin, execution.history) for execution in executions]
-        failed = next((log for log in logs if log.failure), None)
-        if failed is None:
-            problem = ""
-        else:
-            refused = failed.instance.problem if failed.instance else ""
-            problem = problem or refused or explained(failed.failure)
-        if executions[0].beginning.continues:
-            problem = problem or "Temporal has the run's later executions only"
-        found = by_number(sent.values(), *(log.sure_records for log in logs))
-        records = tuple(found[seq] for seq in sorted(found))
-        if problem:
-            async with clear_errors(self.where, run):
-                calls = await recorded_calls(self.temporal, executions, records)
-            number = len(records)
-            can = (
-                f"this run to record {number - 1}; from record {number} on"
-                if records
-                else "none of this run;"
-            )
-            problem = (
-                f"today's code replays {can} its calls stand here as its history has them, without what the "
-                f"machine made of them: {problem}"
-            )
-            records += calls
-        return RunLog(records, unanswered, problem)
+        failed = next((log for log in logs if log.failure or log.bug), None)
+        refused = failed.instance.problem if failed and failed.instance else ""
+        problem = (problem or refused or explained(failed)) if failed else ""
+        is_whole = not any(log.failure for log in logs)
+        return tuple(record for log in logs for record in log.sure_records), problem, is_whole
 
     async def _earlier_records(self, run: str, since: int, until: int) -> tuple[Record, ...]:
         """Records of executions before the present one: from the archive, else from Temporal's history.

@@ -269,10 +269,10 @@ class RunReader:
         try:
             return RunLog(await self.records(run, since, full=full))
         except (NoWorker, MachineBug) as error:
-            found = await (await self.server()).history_log(run, self.modules(), error)
+            found = await (await self.server()).history_log(run, self.modules(), error, partial=partial)
             if found.problem and not (partial and found.records):
                 raise
-        return replace(found, records=tuple(record for record in found.records if record.seq >= since))
+        return replace(found, records=tuple(one for one in found.records if one.seq >= since))
 
     async def steps(self, run: str) -> tuple[StepLine, ...]:
         """What a run did, one line for each step that holds; as `log` where no worker answers."""

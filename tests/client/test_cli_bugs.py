@@ -14,7 +14,8 @@ from activities.settings import Settings
 from client.errors import MachineBug
 from client.sdk.agent import AgentClient
 from client.server.embedded import EmbeddedServer
-from tests.client.commandline import Cli, Result, running, until
+from tests.client.commandline import Cli, Result, environment, running, until
+from tests.forked import RATCHET, Forked
 from workflows.api import RunStatus
 
 USER_MODULE = Path(__file__).with_name("user_module.py")
@@ -59,8 +60,11 @@ def test_bug_is_named_where_the_run_is_started_and_read(cli: Cli, tmp_path: Path
     missing = [word for word in (*words, "ratchet run --resume") if word not in found.err]
     assert (found.code, missing) == (5, []), found.err
     assert "Traceback" not in found.err
+    log, checked = cli("log", "bard"), cli("check")
+    assert ("roses" in log.out, "AttributeError" in log.err) == (True, True), "what came last, and the bug"
+    assert ("breaks   bard" in checked.out, "AttributeError" in checked.out) == (True, True), checked.out
     with running("dev", "--agent", agent, **cli.variables) as worker:
-        shown = until(lambda: (seen := cli("show", "bard")) and "AttributeError" in seen.err and seen)
+        shown = until(lambda: (seen := cli("show", "bard")).code == 5 and seen)
         assert [word for word in words if word not in shown.err] == []
         with pytest.raises(MachineBug, match="AttributeError"):
             asyncio.run(status(Path(cli.variables["RATCHET_DATA_DIR"])))
@@ -168,7 +172,8 @@ def test_waiting_run_whose_code_broke_shows_its_log(cli: Cli, tmp_path: Path) ->
             assert (found.code, "Traceback" in found.err) == (0, False), (command, found.err)
             if command == "log":
                 assert ("roses" in found.out, problem in found.err) == (True, True), found.out + found.err
-    with running("dev", "--agent", agent, **cli.variables) as worker:
+    words = "dev", "--agent", agent
+    with Forked(RATCHET, *words, env=environment(**cli.variables)) as worker:  # it prints each failure
         bug = until(lambda: (found := alone(cli, "log", "asker")).code == 5 and found)
         assert ("roses" in bug.out, f"{machine}, line" in bug.err) == (True, True), bug.out + bug.err
         worker.send_signal(signal.SIGINT)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from activities.contracts import ToolCall
 from workflows.machines.react import BadReply, ReasoningStep, Thought
-from workflows.machines.react.reply import before_answer, cut_arguments, final_answer, read_reply
+from workflows.machines.react.reply import cut_arguments, final_answer, read_reply
 
 WILD = st.text(st.characters(), max_size=200)
 """Any text, halves of character pairs too."""
@@ -140,16 +140,3 @@ def test_strings_and_keys_are_cut_at_4096_characters() -> None:
 def test_nesting_is_at_most_4_deep(deep: Any, hardened: Any) -> None:
     assert cut_arguments(deep) == hardened
     assert cut_arguments(hardened) == hardened
-
-
-@pytest.mark.parametrize(
-    ("thought", "said"),
-    [
-        ("FINAL ANSWER: 4", ""),
-        ("2 and 2 is 4.\n**FINAL ANSWER:** 4", "2 and 2 is 4."),
-        ("I may give a FINAL ANSWER soon. FINAL ANSWER: 4", "I may give a FINAL ANSWER soon."),
-        ("I look.", "I look."),
-    ],
-)
-def test_thought_is_what_is_said_before_answer(thought: str, said: str) -> None:
-    assert before_answer(thought) == said

@@ -48,7 +48,6 @@ from workflows.machines.react.reply import (
     FINISH,
     BadReply,
     Thought,
-    before_answer,
     cut_arguments,
     final_answer,
 )
@@ -162,7 +161,7 @@ def _drafted(c: React, run: Run, read: Thought) -> VisitEnd:
         timestamp=run.now,
     )
     patch = {"newest": step, "count": c.count + 1, **_cost(run), "model_failure": ""}
-    return patch, Drafted(thought=before_answer(read.text))
+    return patch, Drafted(thought=read.text)
 
 
 def _cost(run: Run) -> dict[str, Any]:
@@ -283,7 +282,8 @@ def _stops(c: React, run: Run) -> Iterator[tuple[str, str, str]]:
     """Why the run ends here, in the order of spec 1.3: exit reason, error, and words for the log."""
     options, count, step = run.options, c.count, c.newest
     if (found := answer(c, run)) is not None:
-        yield "goal_achieved", "", found
+        is_told = step is not None and step.action != FINISH  # the thought has it
+        yield "goal_achieved", "", "" if is_told else found
     if count >= options.max_steps:
         error = f"no final answer within {count} steps; `max_steps` is {options.max_steps}"
         if step and not step.thought and step.observation:

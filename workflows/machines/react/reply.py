@@ -15,7 +15,6 @@ __all__ = [
     "FINISH",
     "BadReply",
     "Thought",
-    "before_answer",
     "final_answer",
     "cut_arguments",
     "read_reply",
@@ -134,12 +133,6 @@ def final_answer(thought: str, action: str | None, action_input: JsonObject) -> 
     if found:
         return thought[found.end() :].strip() or thought
     return thought if action == FINISH else None
-
-
-def before_answer(thought: str) -> str:
-    """What a thought says before its answer; all of it where it gives none."""
-    found = _MARKED_ANSWER.search(thought) or _ANSWER.search(thought)
-    return thought[: found.start()].rstrip("*_").strip() if found else thought
 
 
 def cut_arguments(value: Any, depth: int = DEPTH_LIMIT) -> Any:
