@@ -107,10 +107,11 @@ class LiveView:
 
     def show_heartbeat(self, beat: Heartbeat) -> None:
         """Show what the model has said so far in the call under way, and what is tried again when. A bug,
-        whose key is its text, is left out: the command ends with it."""
+        whose key is its text, stands on the line below the blocks: the command may end with it."""
         self._progress.text, self._progress.attempt = beat.text, beat.attempt
         self._progress.next_try = beat.next_try
         news = {key: text for key, text in beat.failures.items() if key != text}
+        self._progress.bug = next((text for key, text in beat.failures.items() if key == text), "")
         news |= {text: text for text in beat.paused_calls}
         for text in (text for key, text in news.items() if key not in self._failed):
             self._print([hanging_text(text, self.console, GUTTER, "! ", style="yellow")])
@@ -151,6 +152,8 @@ class _Progress:
         self.request = ""
         """What people are asked; shown instead."""
         self.paused = False
+        self.bug = ""
+        """Why the run itself fails and is tried again; shown instead of all else."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         yield self.line(options.max_width)
@@ -158,7 +161,9 @@ class _Progress:
     def line(self, room: int) -> Text:
         """At most `room` columns."""
         words, style, more = self.words, "dim", ""
-        if self.request or self.paused:
+        if self.bug:
+            words, style = f"cannot go on, and is tried again: {self.bug}", "yellow"
+        elif self.request or self.paused:
             words, style = f"waits for a person: {self.request}" if self.request else "paused", "yellow"
         elif self.next_try is not None and not self.text:
             left = time_span(self.next_try - time.time())

@@ -368,3 +368,15 @@ def test_each_failed_attempt_prints_once_and_running_is_no_failure() -> None:
     assert (found.count("! weather() fails"), found.count("! map() fails")) == (2, 1)
     assert "starting" in found
     assert "failed" not in found
+
+
+def test_bug_is_on_the_line_below_while_it_is_tried_again() -> None:
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=80, color_system=None, force_terminal=True))
+    for failures in ({"KeyError: 'x'": "KeyError: 'x'"}, {}):
+        view.show_heartbeat(Heartbeat(failures=failures))
+        with view.shown():
+            pass
+    bug, after = file.getvalue().split("\x1b[?25h", 1)
+    assert "cannot go on, and is tried again: KeyError: 'x'" in bug
+    assert ("KeyError" in after, "starting" in after) == (False, True)
