@@ -24,10 +24,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from activities.store import archive, calls, remote
+from activities.store import archive, call_store, remote
 from activities.store.archive import Archive
 from activities.store.blobs import BlobStore
-from activities.store.calls import CallsMade
+from activities.store.call_store import CallsMade
 from activities.store.database import Postgres
 from activities.store.remote import Bucket, Rows
 
@@ -125,7 +125,7 @@ def new_prefix(bucket: str) -> str:
 
 def database(address: str) -> Postgres:
     """A database with all tables."""
-    return Postgres(address, archive.SCHEMA + calls.SCHEMA + remote.SCHEMA)
+    return Postgres(address, archive.SCHEMA + call_store.SCHEMA + remote.SCHEMA)
 
 
 def opened_blobs(where: str) -> BlobStore:

@@ -51,7 +51,7 @@ from workflows.gate.requests import EventName
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.log import CLOSED, FORKED, ROLLED_BACK, STEERED
 from workflows.kernel.machine import COMMON_EXITS
-from workflows.machines.code.calls import BUILT_IN
+from workflows.machines.code.block_calls import BUILT_IN
 from workflows.machines.code.prompt import WORDS
 from workflows.people import Kind, Request
 

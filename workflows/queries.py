@@ -26,8 +26,8 @@ from workflows.api import (
     TranscriptPage,
 )
 from workflows.gate.texts import utc_text
-from workflows.kernel.calls import shortened
 from workflows.kernel.log import Record, lineage
+from workflows.kernel.logged_calls import shortened
 from workflows.people import EffectsPage, Request, RequestsPage
 from workflows.steps import steps_of
 

@@ -13,7 +13,7 @@ from activities.store.secret import StoreSecret
 
 if TYPE_CHECKING:
     from activities.store.archive import Archive
-    from activities.store.calls import CallsMade
+    from activities.store.call_store import CallsMade
     from activities.store.database import Postgres
 
 __all__ = ["Stores"]
@@ -66,7 +66,7 @@ class Stores:
     @cached_property
     def calls(self) -> CallsMade:
         """Calls with outside effects: RATCHET_STORE, else the data directory."""
-        from activities.store.calls import CallsMade
+        from activities.store.call_store import CallsMade
 
         return CallsMade(self._postgres or self.settings.calls_file, self.keys)
 
@@ -75,10 +75,10 @@ class Stores:
         """One for all tables: they share its connections."""
         if self.settings.store is None:
             return None
-        from activities.store import archive, calls, remote
+        from activities.store import archive, call_store, remote
         from activities.store.database import Postgres
 
-        schema = archive.SCHEMA + calls.SCHEMA + remote.SCHEMA
+        schema = archive.SCHEMA + call_store.SCHEMA + remote.SCHEMA
         return Postgres(self.settings.store.get_secret_value(), schema)
 
     def check_keys(self) -> None:

@@ -62,7 +62,7 @@ from activities.model import ModelActivities, named_specs
 from activities.provider import RequestCount
 from activities.settings import Settings
 from activities.store.blobs import BlobStore, StoreError, StoreUnavailable
-from activities.store.calls import CallsMade, KnownCall
+from activities.store.call_store import CallsMade, KnownCall
 from activities.telemetry.attempts import Part, ToolAttempt
 from activities.telemetry.report import Telemetry
 from activities.text import problems_text, readable

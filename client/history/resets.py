@@ -11,7 +11,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 
 from activities.contracts import Frozen
 from activities.store.blobs import StoreError
-from activities.store.calls import KnownCall
+from activities.store.call_store import KnownCall
 from client.errors import UnknownRun, clear_errors
 from client.history.recorded import Execution, archived_executions, executions_of
 from client.runs.connected import ConnectedReader

@@ -23,7 +23,7 @@ from activities.settings import Settings
 from activities.store.archive import Archive
 from activities.store.blobs import BlobStore, Files
 from activities.store.cache import ConversationCache
-from activities.store.calls import CallsMade
+from activities.store.call_store import CallsMade
 from activities.store.converter import data_converter
 from activities.store.encryption import MAGIC, KeyMissing, Keys, NotDecrypted, SealedBlobs
 from activities.store.secret import StoreSecret

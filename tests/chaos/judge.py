@@ -18,8 +18,8 @@ from tests.chaos.actors import AWAY, SOON, People, Runs
 from tests.chaos.runs import DONE, expected_answer, lines_of, names_in
 from tests.chaos.world import World
 from workflows.api import RunResult, RunStatus
-from workflows.kernel.calls import LEFT_OUT
 from workflows.kernel.log import Record
+from workflows.kernel.logged_calls import LEFT_OUT
 
 __all__ = ["Verdict", "judge", "judge_effects", "until_archived"]
 

@@ -10,8 +10,8 @@ from pydantic_core import to_json
 from activities.contracts import CallTools, Message, ToolCall, ToolResult, ToolsReturned
 from activities.store.converter import data_converter
 from workflows.api import PAGE_BYTES, RESULT_BYTES, PageQuery, RunResult
-from workflows.kernel.calls import answered
 from workflows.kernel.log import Record
+from workflows.kernel.logged_calls import answered
 from workflows.people import Decided, DoneCall
 from workflows.queries import RESULT_PARTS, inline_result, log_page
 

@@ -40,7 +40,6 @@ from activities.contracts import (
 )
 from tests.kernel.random_machines import Plan, answer, plans, program
 from workflows.api import AgentTask, Fork, Origin
-from workflows.kernel.calls import answered
 from workflows.kernel.context import Context
 from workflows.kernel.errors import (
     AgentError,
@@ -61,6 +60,7 @@ from workflows.kernel.errors import (
 )
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, chain, checkpoints
+from workflows.kernel.logged_calls import answered
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
 from workflows.kernel.rollback import forked, restored, restored_context, rolled_back
 from workflows.kernel.snapshot import Program, Suspension, dump

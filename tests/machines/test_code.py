@@ -55,7 +55,7 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions
 from workflows.kernel.transition import close
 from workflows.machines.code import MACHINE, Options
-from workflows.machines.code.calls import BUILT_IN, CALL_SIZE, REPLY_BYTES
+from workflows.machines.code.block_calls import BUILT_IN, CALL_SIZE, REPLY_BYTES
 from workflows.machines.code.context import Compression
 from workflows.machines.code.reply import MAX_BLOCKS, ReadReply, is_variable, read_reply
 from workflows.machines.common.stopping import STOPPED

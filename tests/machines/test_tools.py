@@ -20,7 +20,7 @@ from workflows.kernel.machine import Extensions
 from workflows.kernel.transition import close
 from workflows.machines.common.stopping import STOPPED
 from workflows.machines.tools import MACHINE
-from workflows.machines.tools.calls import NOT_RUN
+from workflows.machines.tools.reply_calls import NOT_RUN
 
 TOOLS = (tool("tool"), tool("second"))
 ASKS = calls("tool")

@@ -33,7 +33,6 @@ from activities.contracts import (
     read_only,
 )
 from activities.text import readable
-from workflows.kernel.calls import answered, wanted_calls
 from workflows.kernel.context import (
     Context,
     Misfit,
@@ -74,6 +73,7 @@ from workflows.kernel.log import (
     LoggedCall,
     Record,
 )
+from workflows.kernel.logged_calls import answered, wanted_calls
 from workflows.kernel.machine import (
     INVALID_ANSWER,
     Event,

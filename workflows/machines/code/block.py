@@ -30,7 +30,7 @@ from workflows.machines.authoring import (
     ToolCall,
     do,
 )
-from workflows.machines.code.calls import (
+from workflows.machines.code.block_calls import (
     ANSWER_CHARS,
     BUILT_IN,
     CALL_SIZE,

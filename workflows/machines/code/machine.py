@@ -39,7 +39,7 @@ from workflows.machines.authoring import (
     state,
 )
 from workflows.machines.code.block import Block, OutcomeUnknown, look_up
-from workflows.machines.code.calls import ROLES
+from workflows.machines.code.block_calls import ROLES
 from workflows.machines.code.context import Code, Options
 from workflows.machines.code.prompt import (
     FINAL_REQUEST,

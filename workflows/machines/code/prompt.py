@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from activities.contracts import CodeLimits, MaterialRef
 from workflows.machines.authoring import Message, RunInput, ToolSpec
-from workflows.machines.code.calls import ANSWER_CHARS, CALL_SIZE, offered
+from workflows.machines.code.block_calls import ANSWER_CHARS, CALL_SIZE, offered
 from workflows.machines.code.reply import MAX_BLOCKS, ReadReply
 from workflows.machines.common.prompt import parameters, system_message
 

@@ -2,7 +2,7 @@
 tools (spec 4.2).
 
 Reading order: the table, then the states in its order. Plans are read in `plan.py`; `decisions.py` says what
-may be done and when enough is done, `calls.py` runs a tool; `loop.py` has what both planners share.
+may be done and when enough is done, `proposed_calls.py` runs a tool; `loop.py` has what both planners share.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from workflows.machines.common.json_text import (
 )
 from workflows.machines.common.named import call_user_function
 from workflows.machines.planner import prompt
-from workflows.machines.planner.calls import CallFailure, forbidden, marked, ran
 from workflows.machines.planner.context import Planner, shared
 from workflows.machines.planner.decisions import Decision, cause, confidence_of, text_from
 from workflows.machines.planner.loop import (
@@ -67,6 +66,7 @@ from workflows.machines.planner.loop import (
     with_summary,
 )
 from workflows.machines.planner.plan import CONTINUE_SCHEMA, continue_of, plan_of
+from workflows.machines.planner.proposed_calls import CallFailure, forbidden, marked, ran
 
 TABLE: Table = {
     S.INTAKE: {TakenIn: S.PLAN},

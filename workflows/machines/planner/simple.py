@@ -2,7 +2,8 @@
 `finish` (spec 4.10).
 
 Reading order: the table, then the states in its order. A decision is read in `reply.py`; `decisions.py` says
-what may be done and when enough is done, `calls.py` runs a tool; `loop.py` has what both planners share.
+what may be done and when enough is done, `proposed_calls.py` runs a tool; `loop.py` has what both planners
+share.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from workflows.machines.authoring import (
 )
 from workflows.machines.common.json_text import NotJson, as_text, merged, shown_value, unread
 from workflows.machines.planner import prompt
-from workflows.machines.planner.calls import CallFailure, forbidden, marked, ran
 from workflows.machines.planner.context import Planner
 from workflows.machines.planner.decisions import Decision, cause, text_from
 from workflows.machines.planner.loop import (
@@ -51,6 +51,7 @@ from workflows.machines.planner.loop import (
     with_summary,
 )
 from workflows.machines.planner.prompt import FINISH
+from workflows.machines.planner.proposed_calls import CallFailure, forbidden, marked, ran
 from workflows.machines.planner.reply import decision_schema, read_decision
 
 TABLE: Table = {

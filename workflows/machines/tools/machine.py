@@ -1,7 +1,7 @@
 """Tools mode: the model calls tools in its own format until it answers in plain text (spec 2.5).
 
 Reading order: `table.py`, the options, then the states in the table's order. What becomes of each tool
-call is in `calls.py`, what must hold of every run in `proof.py`; stopping policies are in
+call is in `reply_calls.py`, what must hold of every run in `proof.py`; stopping policies are in
 `common/stopping.py`.
 """
 
@@ -45,8 +45,14 @@ from workflows.machines.common.stopping import (
     newest_results,
     policy_view,
 )
-from workflows.machines.tools.calls import ReplyCall, call_outcomes, reply_calls, runnable, until_unknown
 from workflows.machines.tools.proof import PROPERTIES, SCENARIOS
+from workflows.machines.tools.reply_calls import (
+    ReplyCall,
+    call_outcomes,
+    reply_calls,
+    runnable,
+    until_unknown,
+)
 from workflows.machines.tools.table import (
     TABLE,
     Failed,

@@ -20,7 +20,7 @@ from typing import Any
 from activities.contracts import AskModel, CallTools, Doing, Effect, RunMachine, Say, Together
 from workflows.kernel.context import Context as ContextBase
 from workflows.kernel.errors import AgentError, EffectError
-from workflows.verify.code import calls, known
+from workflows.verify.code import evaluation, known
 from workflows.verify.code.sources import Source, is_followed, parts_of, source_of
 from workflows.verify.code.values import (
     ANY,
@@ -176,12 +176,12 @@ class Reader(ast.NodeVisitor):
     def called(self, function: Any, *given: Value) -> Value:
         """What a function of the machine's gives; `way` has the context then."""
         self.frames, self.way.dead = [], False
-        return calls.call(self, Is(function), Args(list(given)))
+        return evaluation.call(self, Is(function), Args(list(given)))
 
     def guessed(self, atom: Any, args: Args) -> Value:
         """What a call gives of one of several functions, where data decides which it is."""
         self.guessing += 1
-        value = calls.call(self, atom, args)
+        value = evaluation.call(self, atom, args)
         self.guessing -= 1
         return frozenset(known.guessed(one) for one in value)
 
@@ -545,7 +545,7 @@ class Reader(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> Value:
         found = self.visit(node.value)
         self.frames[-1].line = node.lineno
-        return joined(*(calls.attribute(self, atom, node.attr) for atom in found))
+        return joined(*(evaluation.attribute(self, atom, node.attr) for atom in found))
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> Value:
         for part in node.values:
@@ -721,7 +721,7 @@ class Reader(ast.NodeVisitor):
         found, stores, before = NEVER, list[Store](), way.store
         for atom in function:
             self.frames[-1].line, way.store = node.lineno, before
-            found = joined(found, calls.call(self, atom, args))
+            found = joined(found, evaluation.call(self, atom, args))
             stores += [] if way.dead else [way.store]
             way.dead = False
         way.dead = not stores
@@ -735,16 +735,16 @@ class Reader(ast.NodeVisitor):
     def changed_in_place(self, node: ast.Call) -> Value | None:
         """`name.append(...)` and its like change what the name means; None: the call is none of them."""
         function = node.func
-        if not isinstance(function, ast.Attribute) or function.attr not in calls.CHANGING:
+        if not isinstance(function, ast.Attribute) or function.attr not in evaluation.CHANGING:
             return None
         name = function.value.id if isinstance(function.value, ast.Name) else ""
         old = self.way.names.get(name)
         if not old or not all(isinstance(atom, Seq | Many | Dict) for atom in old):
             return None
         args = self.arguments(node)
-        self.change(name, joined(*(calls.in_place(atom, function.attr, args) for atom in old)))
+        self.change(name, joined(*(evaluation.in_place(atom, function.attr, args) for atom in old)))
         got = function.attr == "pop" and args.given
-        return joined(*(calls.of_mapping(atom, "pop", args) for atom in old)) if got else ANY
+        return joined(*(evaluation.of_mapping(atom, "pop", args) for atom in old)) if got else ANY
 
     def arguments(self, node: ast.Call) -> Args:
         """What a call gives."""
@@ -812,12 +812,12 @@ class Reader(ast.NodeVisitor):
     def ask(self, effect: Any, kind: type[Effect[Any]]) -> None:
         """An effect is asked for."""
         if issubclass(kind, Say):
-            self.write(calls.attribute(self, effect, "keep"))
+            self.write(evaluation.attribute(self, effect, "keep"))
             return
         self.may_raise(EffectError)
         self.seen.stores.append(self.way.store)
         if issubclass(kind, Together):
-            for one in pieces(calls.attribute(self, effect, "effects")):
+            for one in pieces(evaluation.attribute(self, effect, "effects")):
                 inner = one.kind if isinstance(one, Made) else None
                 if isinstance(inner, type) and issubclass(inner, Effect):
                     self.ask(one, inner)
@@ -840,10 +840,10 @@ class Reader(ast.NodeVisitor):
         if isinstance(effect, Is):
             return [Is(name) for name in effect.it.tools]
         if issubclass(kind, CallTools):
-            wanted = pieces(calls.attribute(self, effect, "calls"))
-            return joined(*(calls.attribute(self, one, "tool") for one in wanted))
+            wanted = pieces(evaluation.attribute(self, effect, "calls"))
+            return joined(*(evaluation.attribute(self, one, "tool") for one in wanted))
         names = {AskModel: "offer", RunMachine: "give"}
-        return pieces(calls.attribute(self, effect, names[kind])) if kind in names else ()
+        return pieces(evaluation.attribute(self, effect, names[kind])) if kind in names else ()
 
     def write(self, patch: Value) -> None:
         """The code writes this patch here."""

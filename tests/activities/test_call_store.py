@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from activities.contracts import AfterReset, CompensateInput, ReconcileInput, ToolInput
 from activities.settings import Settings
-from activities.store.calls import CallsMade
+from activities.store.call_store import CallsMade
 from activities.store.database import SqliteFile
 from activities.tools import NotHappened, Tool
 from activities.tools.run import CallNotBegun, ToolRunner

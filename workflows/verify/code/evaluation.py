@@ -1,4 +1,4 @@
-"""What attributes and calls give: an author's functions are gone through, Python's own are known here."""
+"""What attributes and calls evaluate to: an author's functions are gone through, Python's own are known."""
 
 from __future__ import annotations
 
