@@ -13,7 +13,7 @@ from tests.machines.answers import cut, failed, ran, replied
 from tests.machines.play import Played, Reaction, play, program_of, tool
 from workflows.kernel.errors import PolicyViolation
 from workflows.kernel.machine import Extensions
-from workflows.machines.planner import Decision, Options, build_machine
+from workflows.machines.planner import Options, Proposal, build_machine
 
 TOOLS = (tool("look"), tool("write"))
 
@@ -46,7 +46,7 @@ def fails(*_: Any) -> Any:
     raise ValueError("oops")
 
 
-def no_plan(decision: Decision, state: Any) -> None:
+def no_plan(decision: Proposal, state: Any) -> None:
     """A policy against plans."""
     if decision.action == "plan":
         raise PolicyViolation("no plans")

@@ -42,11 +42,11 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Machine, Run, RunInput, State
 from workflows.kernel.transition import close
 from workflows.machines.common.json_text import NotJson
-from workflows.machines.planner import MACHINE, Decision, Options, Planner, Progress, S, build_machine
-from workflows.machines.planner.decisions import Policy
+from workflows.machines.planner import MACHINE, Options, Planner, Progress, Proposal, S, build_machine
 from workflows.machines.planner.loop import Observed, recorded
 from workflows.machines.planner.planned import TABLE, loop_check
-from workflows.machines.planner.reply import read_decision
+from workflows.machines.planner.policy import Policy
+from workflows.machines.planner.reply import read_proposal
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
@@ -447,7 +447,7 @@ def test_policy_judges_exactly_what_runs(key: str) -> None:
     ('{"action": "look", "confidence": true}', "`confidence`"),
 ])  # fmt: skip
 def test_reply_that_is_not_a_decision(text: str, culprit: str) -> None:
-    read = read_decision(text)
+    read = read_proposal(text)
     assert isinstance(read, NotJson)
     assert culprit in read.problem
 
@@ -458,7 +458,7 @@ def test_reply_that_is_not_a_decision(text: str, culprit: str) -> None:
     | st.dictionaries(st.sampled_from(["action", "params", "confidence", ":q"]), inner),
 ).map(json.dumps))  # fmt: skip
 def test_reading_a_decision_never_raises(text: str) -> None:
-    assert isinstance(read_decision(text), Decision | NotJson)
+    assert isinstance(read_proposal(text), Proposal | NotJson)
 
 
 # -- policy and hooks (4.8, 4.9) ------------------------------------------------------------------
@@ -491,16 +491,16 @@ def raises_nonsense(*_: Any) -> None:
     (lambda decision, state: "x" * 1_000_000 + "\ud800", "xxx"),
 ])  # fmt: skip
 def test_users_policy_allows_only_with_nothing_to_say(hook: Any, found: str) -> None:
-    violation = Policy(validate=hook).violation(Decision("plan", {"goal": "it"}), lambda: {"l": [1]})
+    violation = Policy(validate=hook).violation(Proposal("plan", {"goal": "it"}), lambda: {"l": [1]})
     assert found in violation
     assert (bool(violation), len(violation) < 1_100) == (bool(found), True)
 
 
 @pytest.mark.parametrize(("decision", "allowed"), [
-    (Decision(None), False), (Decision(""), False), (Decision("look"), True),
-    *((Decision("look", confidence=n), n in {0.5, 1}) for n in (0.49, 0.5, 1, 1.01, -1, 10**400, NAN)),
+    (Proposal(None), False), (Proposal(""), False), (Proposal("look"), True),
+    *((Proposal("look", confidence=n), n in {0.5, 1}) for n in (0.49, 0.5, 1, 1.01, -1, 10**400, NAN)),
 ])  # fmt: skip
-def test_shipped_checks(decision: Decision, allowed: bool) -> None:
+def test_shipped_checks(decision: Proposal, allowed: bool) -> None:
     assert (Policy(validate=lambda *_: None).violation(decision, dict) == "") is allowed
 
 

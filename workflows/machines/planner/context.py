@@ -12,8 +12,8 @@ from activities.contracts import MODEL_ATTEMPTS, Strict
 from workflows.machines.authoring import Context, Extensions, JsonObject, NativeCall
 from workflows.machines.common.named import find_named
 from workflows.machines.common.options import ModelAttempts, ToolAttempts
-from workflows.machines.planner.decisions import Hook, Policy
 from workflows.machines.planner.plan import plan_schema
+from workflows.machines.planner.policy import Hook, Policy
 
 if TYPE_CHECKING:
     from workflows.machines.common.json_schema import Schema

@@ -25,7 +25,7 @@ from workflows.machines.authoring import (
 )
 from workflows.machines.common.json_text import CUT, was_cut
 from workflows.machines.planner.context import Planner, shared
-from workflows.machines.planner.decisions import Progress, cause
+from workflows.machines.planner.policy import Progress, cause
 from workflows.machines.planner.prompt import ANSWER, SUM_UP
 
 

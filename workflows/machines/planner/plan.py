@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from workflows.machines.authoring import FatalError, JsonObject, ModelReplied
 from workflows.machines.common.json_text import NotJson, clean, cut, read_object, unread
-from workflows.machines.planner.decisions import REASON_CHARS
+from workflows.machines.planner.policy import REASON_CHARS
 
 if TYPE_CHECKING:
     from workflows.machines.common.json_schema import Schema

@@ -1,7 +1,7 @@
 """The planner with a plan: make one, decide on it, then let the model propose while code judges and runs the
 tools (spec 4.2).
 
-Reading order: the table, then the states in its order. Plans are read in `plan.py`; `decisions.py` says what
+Reading order: the table, then the states in its order. Plans are read in `plan.py`; `policy.py` says what
 may be done and when enough is done, `proposed_calls.py` runs a tool; `loop.py` has what both planners share.
 """
 
@@ -40,7 +40,6 @@ from workflows.machines.common.json_text import (
 from workflows.machines.common.named import call_user_function
 from workflows.machines.planner import prompt
 from workflows.machines.planner.context import Planner, shared
-from workflows.machines.planner.decisions import Decision, cause, confidence_of, text_from
 from workflows.machines.planner.loop import (
     ENDS,
     MAX_ITERATIONS,
@@ -66,6 +65,7 @@ from workflows.machines.planner.loop import (
     with_summary,
 )
 from workflows.machines.planner.plan import CONTINUE_SCHEMA, continue_of, plan_of
+from workflows.machines.planner.policy import Proposal, cause, confidence_of, text_from
 from workflows.machines.planner.proposed_calls import CallFailure, forbidden, marked, ran
 
 TABLE: Table = {
@@ -105,7 +105,7 @@ def plan(c: Planner, run: Run) -> Visit:
         made = plan_of(reply, schema, goal)
     except AgentError as error:
         return halted("plan_failed", f"Plan failed: {cause(error)}")
-    if violation := prepared.policy.violation(Decision("plan", made, confidence_of(made)), lambda: shared(c)):
+    if violation := prepared.policy.violation(Proposal("plan", made, confidence_of(made)), lambda: shared(c)):
         return halted("policy_violation", f"Plan failed: Policy violation: {violation}")
     yield Say(say=(Message(role="assistant", content=reply.text),))
     return {"state": {**c.state, "plan": made}}, Planned("Plan created")
@@ -126,7 +126,7 @@ def decide(c: Planner, run: Run) -> Visit:
     why = str(decision["reason"])
     if not decision["continue"]:
         return {**patch, "exit_reason": "stopped"}, Stopped(why or "Decision: stop", thought=why, quiet=True)
-    proposal = Decision("execute", made, confidence_of(answer))
+    proposal = Proposal("execute", made, confidence_of(answer))
     if violation := run.prepared.policy.violation(proposal, lambda: shared(c)):
         return halted("policy_violation", f"Policy violation: {violation}")
     yield Say(say=(prompt.CARRY_OUT,))
@@ -189,8 +189,8 @@ def observe(c: Planner, run: Run) -> Visit:
             wrong = f"{call.arguments[:200]!r} for {shown_name(call.name)}: {arguments.problem}"
             text = f"Invalid tool call arguments {wrong}{f'; {CUT}' if c.cut else ''}"
             return halted("invalid_arguments", text, Observed)
-        decision = Decision(call.name, arguments)
-        outcome = forbidden(c, run, decision, calls) or (yield from ran(run, decision, call.id, number))
+        proposal = Proposal(call.name, arguments)
+        outcome = forbidden(c, run, proposal, calls) or (yield from ran(run, proposal, call.id, number))
         if isinstance(outcome, CallFailure) and outcome.halts:
             return halted(outcome.reason, outcome.halts, Observed)
         record: JsonObject = {"tool_call_id": call.id, "name": cut(call.name)}

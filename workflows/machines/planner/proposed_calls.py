@@ -9,7 +9,7 @@ from typing import Any
 from workflows.machines.authoring import CallTools, EffectError, NativeCall, Run, ToolCall, ToolResult, do
 from workflows.machines.common.json_text import shown_name
 from workflows.machines.planner.context import Planner, shared
-from workflows.machines.planner.decisions import STEP_COMPLETED, TOOL_CALLED, Decision, Progress, cause
+from workflows.machines.planner.policy import STEP_COMPLETED, TOOL_CALLED, Progress, Proposal, cause
 
 __all__ = ["CallFailure", "forbidden", "marked", "ran"]
 
@@ -27,10 +27,10 @@ class CallFailure:
 
 
 def forbidden(
-    c: Planner, run: Run, decision: Decision, pending: Iterable[NativeCall] = ()
+    c: Planner, run: Run, proposal: Proposal, pending: Iterable[NativeCall] = ()
 ) -> CallFailure | None:
-    """What the policy has against the decision."""
-    violation = run.prepared.policy.violation(decision, lambda: shared(c, pending))
+    """What the policy has against the proposal."""
+    violation = run.prepared.policy.violation(proposal, lambda: shared(c, pending))
     if not violation:
         return None
     text = f"Policy violation: {violation}"
@@ -39,13 +39,13 @@ def forbidden(
 
 
 def ran(
-    run: Run, decision: Decision, call_id: str, number: int
+    run: Run, proposal: Proposal, call_id: str, number: int
 ) -> Generator[Any, Any, ToolResult | CallFailure]:
     """Run one tool; the result is one that the tool returned. An unknown tool is like one that fails."""
-    name = decision.action or ""
+    name = proposal.action or ""
     if name not in run.input.tool_names:
         return _failed(run, name, f"Unknown tool: {shown_name(name)}")
-    call = ToolCall(id=call_id, tool=name, arguments=dict(decision.params))
+    call = ToolCall(id=call_id, tool=name, arguments=dict(proposal.params))
     effect = CallTools(calls=(call,), attempts=run.options.max_tool_attempts, label=f"call #{number}")
     try:
         returned = yield from do(effect)

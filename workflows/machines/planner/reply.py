@@ -1,4 +1,4 @@
-"""Reading a decision on one action, where there is no plan (spec 4.10). Pure; never raises on any text."""
+"""Reading a proposed action, where there is no plan (spec 4.10). Pure; never raises on any text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from workflows.machines.authoring import JsonObject
 from workflows.machines.common.json_text import NotJson, cut, read_object
-from workflows.machines.planner.decisions import Decision
+from workflows.machines.planner.policy import Proposal
 from workflows.machines.planner.prompt import FINISH
 
 NAME_CHARS = 100
@@ -15,8 +15,8 @@ NAME_CHARS = 100
 
 
 @lru_cache(maxsize=32)
-def decision_schema(tools: tuple[str, ...]) -> JsonObject:
-    """A decision on one action, for providers that enforce a schema: with other names than those of tools, a
+def proposal_schema(tools: tuple[str, ...]) -> JsonObject:
+    """A proposed action, for providers that enforce a schema: with other names than those of tools, a
     small model fills in words of the prompt."""
     return {
         "type": "object",
@@ -29,8 +29,8 @@ def decision_schema(tools: tuple[str, ...]) -> JsonObject:
     }
 
 
-def read_decision(text: str) -> Decision | NotJson:
-    """The decision `{action, params, confidence}` that a reply is (spec 4.10). One without an action is left
+def read_proposal(text: str) -> Proposal | NotJson:
+    """The proposal `{action, params, confidence}` that a reply is (spec 4.10). One without an action is left
     to the policy. What is read here is what the policy is asked about, what runs, and what is audited."""
     given = read_object(text)
     if isinstance(given, NotJson):
@@ -49,4 +49,4 @@ def read_decision(text: str) -> Decision | NotJson:
     plain = {key.strip().removeprefix(":").strip(): value for key, value in (params or {}).items()}
     if len(plain) < len(params or {}):
         return NotJson("`params` names one parameter twice (spaces and a colon in front do not count)")
-    return Decision(name or None, plain, sure)
+    return Proposal(name or None, plain, sure)

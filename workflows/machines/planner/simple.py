@@ -1,7 +1,7 @@
-"""The planner without a plan: one decision `{action, params, confidence}` at a time, as JSON, until it is
+"""The planner without a plan: one proposal `{action, params, confidence}` at a time, as JSON, until it is
 `finish` (spec 4.10).
 
-Reading order: the table, then the states in its order. A decision is read in `reply.py`; `decisions.py` says
+Reading order: the table, then the states in its order. A proposal is read in `reply.py`; `policy.py` says
 what may be done and when enough is done, `proposed_calls.py` runs a tool; `loop.py` has what both planners
 share.
 """
@@ -28,7 +28,6 @@ from workflows.machines.authoring import (
 from workflows.machines.common.json_text import NotJson, as_text, merged, shown_value, unread
 from workflows.machines.planner import prompt
 from workflows.machines.planner.context import Planner
-from workflows.machines.planner.decisions import Decision, cause, text_from
 from workflows.machines.planner.loop import (
     ENDS,
     MAX_ITERATIONS,
@@ -50,9 +49,10 @@ from workflows.machines.planner.loop import (
     recorded,
     with_summary,
 )
+from workflows.machines.planner.policy import Proposal, cause, text_from
 from workflows.machines.planner.prompt import FINISH
 from workflows.machines.planner.proposed_calls import CallFailure, forbidden, marked, ran
-from workflows.machines.planner.reply import decision_schema, read_decision
+from workflows.machines.planner.reply import proposal_schema, read_proposal
 
 TABLE: Table = {
     S.INTAKE: {Continued: S.EXECUTE},
@@ -91,20 +91,20 @@ def execute(c: Planner, run: Run) -> Visit:
         return halted("max_iterations", MAX_ITERATIONS)
     number = c.iteration + 1
     try:
-        reply = yield from do(ask(run, f"execute #{number}", decision_schema(run.input.tool_names)))
+        reply = yield from do(ask(run, f"execute #{number}", proposal_schema(run.input.tool_names)))
     except AgentError as error:
         text = f"Execution failed: {cause(error)}"
         return halted("execution_failed", text, iteration=number, **audited(c, None, {"error": text}))
-    read = read_decision(reply.text)
+    read = read_proposal(reply.text)
     if isinstance(read, NotJson):
         text = f"Execution failed: the decision cannot be read: {unread(reply, read.problem)}"
         return halted("invalid_decision", text, iteration=number, **audited(c, None, {"error": text}))
     return {"iteration": number}, Proposed(f"Decided: {read.title}", thought="", quiet=True)
 
 
-def audited(c: Planner, decision: Decision | None, result: Any) -> dict[str, Any]:
+def audited(c: Planner, proposal: Proposal | None, result: Any) -> dict[str, Any]:
     """The patch with the record of a step."""
-    record = {"input": c.given, "decision": decision.to_json() if decision else None, "result": result}
+    record = {"input": c.given, "decision": proposal.to_json() if proposal else None, "result": result}
     return {"observations": Append(record)}
 
 
@@ -121,19 +121,19 @@ def observe(c: Planner, run: Run) -> Visit:
     """Do the one action of the step. A halt is only asked for here; LOOP_CHECK decides it (R-003-4). What a
     tool returns is merged into the shared state (4.9)."""
     assert run.reply is not None
-    decision = read_decision(run.reply.content)
-    assert isinstance(decision, Decision)  # else EXECUTE would have halted
-    failure = forbidden(c, run, decision)
-    if failure is None and decision.action == FINISH:
-        return _finished(c, decision), Observed(FINISH, quiet=True)
-    outcome = failure or (yield from ran(run, decision, str(c.iteration), 1))
+    proposal = read_proposal(run.reply.content)
+    assert isinstance(proposal, Proposal)  # else EXECUTE would have halted
+    failure = forbidden(c, run, proposal)
+    if failure is None and proposal.action == FINISH:
+        return _finished(c, proposal), Observed(FINISH, quiet=True)
+    outcome = failure or (yield from ran(run, proposal, str(c.iteration), 1))
     if isinstance(outcome, CallFailure):
-        patch = audited(c, decision, {"error": outcome.error})
+        patch = audited(c, proposal, {"error": outcome.error})
         if outcome.halts:
             return halted(outcome.reason, outcome.halts, Observed, **patch)
         return patch, Observed(outcome.error)
     value = shown_value(outcome.output)
-    patch = {**audited(c, decision, value), "marks": marked(c, outcome), "answer": outcome.output}
+    patch = {**audited(c, proposal, value), "marks": marked(c, outcome), "answer": outcome.output}
     if isinstance(value, dict):
         patch["state"] = merged(c.state, value)
         if value.get("done") is True:
@@ -141,14 +141,14 @@ def observe(c: Planner, run: Run) -> Visit:
     return patch, Observed("Tools executed: 1", quiet=True)
 
 
-def _finished(c: Planner, decision: Decision) -> dict[str, Any]:
+def _finished(c: Planner, proposal: Proposal) -> dict[str, Any]:
     """The action `finish`. Without an answer of its own, the newest result is the answer."""
     patch = {
-        **audited(c, decision, {"done": True}),
+        **audited(c, proposal, {"done": True}),
         "state": {**c.state, "done": True},
         "exit_reason": "finished",
     }
-    if (answer := decision.params.get("answer")) is not None:
+    if (answer := proposal.params.get("answer")) is not None:
         patch["answer"] = as_text(answer)
     return patch
 

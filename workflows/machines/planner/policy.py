@@ -20,7 +20,7 @@ __all__ = [
     "REASON_CHARS",
     "STEP_COMPLETED",
     "TOOL_CALLED",
-    "Decision",
+    "Proposal",
     "Hook",
     "Policy",
     "Progress",
@@ -37,7 +37,7 @@ Hook = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Proposal:
     """What is proposed: a tool by its name, or `plan`, `execute`, `finish`."""
 
     action: str | None
@@ -47,7 +47,7 @@ class Decision:
 
     @property
     def title(self) -> str:
-        """The decision as a person would write it, cut."""
+        """The proposal as a person would write it, cut."""
         return call_title(self.action or "", self.params)
 
     def to_json(self) -> JsonObject:
@@ -90,20 +90,20 @@ class Policy:
     marks: tuple[str, ...] = ()
     """The run has converged when all of these are set; empty: marks decide nothing."""
 
-    def violation(self, decision: Decision, state: SharedState) -> str:
-        """Why the decision is not allowed; empty when it is. A hook that fails allows nothing."""
-        if not decision.action:
+    def violation(self, proposal: Proposal, state: SharedState) -> str:
+        """Why the proposal is not allowed; empty when it is. A hook that fails allows nothing."""
+        if not proposal.action:
             return "the decision has no action"
-        sure = decision.confidence
+        sure = proposal.confidence
         if sure is not None and not 0 <= sure <= 1:
             return "the confidence is outside its range; expected a number from 0 to 1"
         if sure is not None and sure < self.min_confidence:
             return f"Low confidence: {sure:g} is below {self.min_confidence:g}"
-        return self._forbidden(self.validate, decision, state) if self.validate else ""
+        return self._forbidden(self.validate, proposal, state) if self.validate else ""
 
-    def _forbidden(self, validate: Hook, decision: Decision, state: SharedState) -> str:
+    def _forbidden(self, validate: Hook, proposal: Proposal, state: SharedState) -> str:
         try:
-            problem = call_user_function("policy", validate, decision, state())
+            problem = call_user_function("policy", validate, proposal, state())
         except PolicyViolation as error:
             return error_words(error) or "the policy forbids it"
         except AgentError as error:
