@@ -55,7 +55,7 @@ from workflows.people import Decision, Request
 from workflows.task import InvalidTask, machine_of
 from workflows.verify.runs.domain import Domain, open_tool
 from workflows.verify.runs.explore import Violation
-from workflows.verify.runs.moments import BUILT_IN, ENDS, Turn
+from workflows.verify.runs.moments import BUILT_IN, ENDS, Exchange
 from workflows.verify.runs.watch import Broken, Watch
 
 __all__ = ["NotReproduced", "judged", "reproduced", "task_of"]
@@ -96,13 +96,13 @@ class _Stopped(Exception):
 def task_of(machine: Machine, scenario: Scenario, violation: Violation, tools: Sequence[str]) -> AgentTask:
     """The run that the scenario describes. People are asked where the way has their decisions. One that goes
     round has a limit of transitions that only very many rounds reach."""
-    turns = violation.turns
+    exchanges = violation.exchanges
     asked = sorted({
-        result.tool for turn in turns for result in _results(turn.answer) if result.error in BY_PEOPLE
+        result.tool for one in exchanges for result in _results(one.answer) if result.error in BY_PEOPLE
     })  # fmt: skip
     waits = {"deadline_seconds": DEADLINE, "at_deadline": "reject"}
     rules = [{"tools": asked, "ask": "always"}] if asked else []
-    most = {"max_transitions": 100 + 10 * len(turns)} if violation.rounds else {}
+    most = {"max_transitions": 100 + 10 * len(exchanges)} if violation.rounds else {}
     return AgentTask.model_validate({
         "name": machine.name, "machine": machine.name, "machine_version": machine.version,
         "options": scenario.options, "goal": scenario.goal, "tools": list(tools),
@@ -124,7 +124,7 @@ async def reproduced(
     """The violation as a run of the engine, in a cassette that names it. Raises NotReproduced."""
     specs = {spec.name: spec for spec in tools}
     way = Counterexample(
-        scenario=scenario.name, answers=tuple(map(_given, violation.turns)), rounds=violation.rounds
+        scenario=scenario.name, answers=tuple(map(_given, violation.exchanges)), rounds=violation.rounds
     )
     task = task_of(machine, scenario, violation, [*specs])
     played = await _Play(way).play(task, LocalRuns(specs, machine=machine, extensions=extensions))
@@ -136,22 +136,26 @@ async def reproduced(
     return cassette_of(played.recorder).model_copy(update=found)
 
 
-def _given(turn: Turn) -> GivenAnswer:
-    effect = turn.effect
+def _given(exchange: Exchange) -> GivenAnswer:
+    effect = exchange.effect
     return GivenAnswer(
-        state=turn.state, asks=effect.kind, label=effect.label, tools=_called(effect), answer=turn.answer
+        state=exchange.state,
+        asks=effect.kind,
+        label=effect.label,
+        tools=_called(effect),
+        answer=exchange.answer,
     )
 
 
 def _unlike(violation: Violation, played: _Play) -> str:
     """Why what was played is not this violation; empty: it is."""
-    size, problem = len(violation.turns), f" ({played.problem})" if played.problem else ""
+    size, problem = len(violation.exchanges), f" ({played.problem})" if played.problem else ""
     alike = [one for one in played.broken if one.name == violation.name]
-    fails = [turn for turn in violation.turns if isinstance(turn.answer, EffectFailed)]
-    never = next((NEVER_FAILS[type(turn.effect)] for turn in fails if type(turn.effect) in NEVER_FAILS), "")
+    fails = [exchange for exchange in violation.exchanges if isinstance(exchange.answer, EffectFailed)]
+    never = next((NEVER_FAILS[type(one.effect)] for one in fails if type(one.effect) in NEVER_FAILS), "")
     if not alike and never:
         return f"one answer is {never}"
-    if not alike and not violation.turns:
+    if not alike and not violation.exchanges:
         return "it broke before the first answer, so that there is nothing to play"
     if not alike:
         return f"it asked for something else after {played.number} of {size} answers{problem}"

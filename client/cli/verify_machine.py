@@ -214,11 +214,11 @@ def _scenario_facts(one: ScenarioReport) -> dict[str, Any]:
 def _violation_facts(report: MachineReport, files: dict[str, Path]) -> Iterator[dict[str, Any]]:
     for one in report.counterexamples:
         violation = one.violation
-        facts = {name: value for name, value in asdict(violation).items() if name != "turns"}
+        facts = {name: value for name, value in asdict(violation).items() if name != "exchanges"}
         file = files.get(violation.name)
         yield {
             **facts,
-            "answers": [{"state": turn.state, "answer": turn.text} for turn in violation.turns],
+            "answers": [{"state": each.state, "answer": each.text} for each in violation.exchanges],
             "reproduced": one.cassette is not None,
             "unlike": one.unlike,
             "file": str(file) if file else None,

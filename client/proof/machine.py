@@ -90,18 +90,18 @@ class Counterexample:
         one = self.violation
         kind = "built in: " if one.built_in else ""
         yield f"VIOLATED  {kind}{one.name}{f': {one.detail}' if one.detail else ''}"
-        width = max(len(word) for word in ("state", *(turn.state for turn in one.turns)))
-        if one.turns:
+        width = max(len(word) for word in ("state", *(exchange.state for exchange in one.exchanges)))
+        if one.exchanges:
             yield f"    {'state':{width}}  the answer that it gets"
-        for number, turn in enumerate(one.turns):
-            if one.rounds and number == len(one.turns) - one.rounds:
+        for number, exchange in enumerate(one.exchanges):
+            if one.rounds and number == len(one.exchanges) - one.rounds:
                 yield "    and from here on again and again"
-            yield f"    {turn.state:{width}}  {_cut(turn.text)}"
+            yield f"    {exchange.state:{width}}  {_cut(exchange.text)}"
         if one.shown:
             yield f"    broken when {_cut(one.shown)}"
         if one.author_line:
             yield f"    in {one.author_line}"
-        if self.cassette is None and one.turns:  # without an answer nothing can be played, and none is needed
+        if self.cassette is None and one.exchanges:  # without an answer there is nothing to play, and no need
             yield f"    NOT REPRODUCED: a run that was given these answers did something else: {self.unlike}"
 
 

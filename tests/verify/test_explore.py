@@ -132,7 +132,7 @@ def test_all_answers_are_tried_in_all_states() -> None:
 def test_counterexample_is_a_shortest_one() -> None:
     found = explored(small(), at_most("two questions", 2, lambda x: x.kind == "asked"))
     (one,) = found.violations.values()
-    assert [turn.text for turn in one.turns] == ["model: no", "model: no"]
+    assert [exchange.text for exchange in one.exchanges] == ["model: no", "model: no"]
     assert (one.name, one.built_in, one.shown) == ("two questions", False, "state ask asks: well")
 
 
@@ -228,7 +228,7 @@ def test_run_that_goes_round_is_found_with_its_round() -> None:
 
     (one,) = explored(small(states=[again, patient])).violations.values()
     assert (one.name, one.rounds) == ("every run ends by itself", 1)
-    assert [turn.text for turn in one.turns] == ["model: no"]
+    assert [exchange.text for exchange in one.exchanges] == ["model: no"]
 
 
 def test_round_that_a_person_leads_is_none() -> None:
@@ -256,7 +256,7 @@ def test_round_where_nobody_is_there_is_one() -> None:
         return {}, Good() if c.said == "yes" else Bad()
 
     (one,) = explored(small(states=[person, patient])).violations.values()
-    assert {turn.text for turn in one.turns} == {"person: unavailable"}
+    assert {exchange.text for exchange in one.exchanges} == {"person: unavailable"}
 
 
 @pytest.mark.parametrize("ends", [
@@ -499,8 +499,8 @@ def test_merging_loses_nothing(found: list[dict[str, Any]]) -> None:
     assert merged.arrows == exact.arrows
     assert set(merged.ends) == set(exact.ends)
     assert set(merged.violations) == set(exact.violations)
-    lengths = {name: len(one.turns) for name, one in exact.violations.items()}
-    assert {name: len(one.turns) for name, one in merged.violations.items()} == lengths
+    lengths = {name: len(one.exchanges) for name, one in exact.violations.items()}
+    assert {name: len(one.exchanges) for name, one in merged.violations.items()} == lengths
 
 
 def test_reply_is_the_answer_of_a_model() -> None:

@@ -42,7 +42,7 @@ def test_money_bug_is_found_from_form_of_reply_alone(report: MachineReport) -> N
     assert report.complete
     assert not report.ok
     assert one.violation.name == "one payment"
-    assert [turn.text for turn in one.violation.turns] == [
+    assert [exchange.text for exchange in one.violation.exchanges] == [
         'model: {"size": "small", "times": 2}', "pay -> found",
     ]  # fmt: skip
     assert "VIOLATED  one payment\n" in report.text

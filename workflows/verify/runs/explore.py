@@ -39,8 +39,8 @@ from workflows.verify.runs.domain import Domain
 from workflows.verify.runs.lens import FACTS, TESTED, RecordingLens, fact_of
 from workflows.verify.runs.moments import (
     ENDS,
+    Exchange,
     PropertyBug,
-    Turn,
     bug_of,
     exit_problem,
     moment_text,
@@ -63,7 +63,7 @@ class Violation:
     """The property, or what is built in."""
     built_in: bool
     detail: str
-    turns: tuple[Turn, ...]
+    exchanges: tuple[Exchange, ...]
     author_line: str = ""
     """The author's file and line, where there is one."""
     shown: str = ""
@@ -229,8 +229,8 @@ class _Exploration:
         self.program = replace(program, lens=self.lens, observer=self._observe)
         self.machine, self.domain, self.properties = program.machine, domain, tuple(properties)
         self.found = Explored()
-        self.came_from: dict[bytes, tuple[bytes, Turn] | None] = {}
-        self.leads: dict[bytes, list[tuple[bytes, Turn, int]]] = {}
+        self.came_from: dict[bytes, tuple[bytes, Exchange] | None] = {}
+        self.leads: dict[bytes, list[tuple[bytes, Exchange, int]]] = {}
         """Place -> the places that it leads to, by which answer, in how many transitions."""
         self.dirty = False
         self.prints = _Prints()
@@ -247,8 +247,13 @@ class _Exploration:
             node = waiting.popleft()
             self.found.depth = node.depth + 1
             for tried in self.domain.answers(node.suspension.effect):  # type: ignore[arg-type]  # it waits for one
-                turn = Turn(node.suspension.snapshot.state, node.suspension.effect, tried.text, tried.answer)  # type: ignore[arg-type]  # the same
-                if later := self._advanced(node, turn):
+                exchange = Exchange(
+                    node.suspension.snapshot.state,
+                    node.suspension.effect,  # type: ignore[arg-type]  # the same
+                    tried.text,
+                    tried.answer,
+                )
+                if later := self._advanced(node, exchange):
                     waiting.append(later)
             if self.dirty:
                 return False
@@ -281,48 +286,53 @@ class _Exploration:
 
     # -- one answer --------------------
 
-    def _advanced(self, node: _Node, turn: Turn) -> _Node | None:
+    def _advanced(self, node: _Node, exchange: Exchange) -> _Node | None:
         self.found.answers += 1
         self.lens.happened.clear()
         self.entered.clear()
         self.moved.clear()
         try:
-            after = advance(node.suspension, turn.answer, now=NOW)
+            after = advance(node.suspension, exchange.answer, now=NOW)
         except Exception as error:  # noqa: BLE001  # a bug of the author's is what is looked for
-            self._raised(error, node, turn)
+            self._raised(error, node, exchange)
             return None
-        return self._arrived(node, turn, after, node.memories, node.depth + 1)
+        return self._arrived(node, exchange, after, node.memories, node.depth + 1)
 
-    def _raised(self, error: Exception, node: _Node | None, turn: Turn | None) -> None:
+    def _raised(self, error: Exception, node: _Node | None, exchange: Exchange | None) -> None:
         self._follow(node, None)  # before the properties look: what was read on the way is needed, too
-        if node is not None and turn is not None:
-            self._watched_until_raised(node, turn)
+        if node is not None and exchange is not None:
+            self._watched_until_raised(node, exchange)
         if isinstance(error, MachineError):
-            self._violated(type(error).__name__, str(error), node, turn, author_line=error.author_line)
+            self._violated(type(error).__name__, str(error), node, exchange, author_line=error.author_line)
         else:
             author_line = author_line_of(error, None, None)
-            self._violated("no exception", error_text(error), node, turn, author_line=author_line)
+            self._violated("no exception", error_text(error), node, exchange, author_line=author_line)
 
     def _arrived(
-        self, node: _Node | None, turn: Turn | None, after: Suspension, memories: tuple[Any, ...], depth: int
+        self,
+        node: _Node | None,
+        exchange: Exchange | None,
+        after: Suspension,
+        memories: tuple[Any, ...],
+        depth: int,
     ) -> _Node | None:
         """The place to which an answer has led, if it is new and waits for another one."""
         overwritten = self._follow(node, after)
-        self._check_records(node, turn, after)
-        memories = self._watched(node, turn, after, memories)
+        self._check_records(node, exchange, after)
+        memories = self._watched(node, exchange, after, memories)
         if after.exit is not None:
-            self._check_exit(node, turn, after)
+            self._check_exit(node, exchange, after)
             return None
         key = self._key(after, memories)
-        if node is not None and turn is not None:
+        if node is not None and exchange is not None:
             made = after.snapshot.transitions - node.suspension.snapshot.transitions
-            self.leads.setdefault(node.key, []).append((key, turn, made))
+            self.leads.setdefault(node.key, []).append((key, exchange, made))
         later = _Node(key, after, memories, depth, overwritten)
         if key in self.came_from:
             if len(self.merged) < self.compare:
                 self.merged.append(later)
             return None
-        self.came_from[key] = (node.key, turn) if node and turn else None
+        self.came_from[key] = (node.key, exchange) if node and exchange else None
         if self.compare:
             self.waits[key] = after
         return later
@@ -367,21 +377,21 @@ class _Exploration:
 
     # -- what is looked at --------------------
 
-    def _check_records(self, node: _Node | None, turn: Turn | None, after: Suspension) -> None:
+    def _check_records(self, node: _Node | None, exchange: Exchange | None, after: Suspension) -> None:
         for record in after.records:
             if record.error and record.event not in ("Closed",):
-                self._violated(record.event, record.error, node, turn, author_line=after.author_line)
+                self._violated(record.event, record.error, node, exchange, author_line=after.author_line)
             if record.to and record.event in {
                 kind.__name__ for kind in self.machine.rows.get(record.state, {})
             }:
                 self.found.arrows.add((record.state, record.event, record.to))
 
-    def _check_exit(self, node: _Node | None, turn: Turn | None, after: Suspension) -> None:
+    def _check_exit(self, node: _Node | None, exchange: Exchange | None, after: Suspension) -> None:
         assert after.exit is not None
         self.found.ends[after.exit.reason] += 1
         name, detail = exit_problem(after)
         if name:
-            self._violated(name, detail, node, turn)
+            self._violated(name, detail, node, exchange)
         state = after.snapshot.state
         logs = {fact for final, fact in self.needs.of_results if final == state} - self.needs.of.get(
             state, set()
@@ -406,29 +416,31 @@ class _Exploration:
         run = replace(after, program=self.plain, snapshot=replace(after.snapshot, context=context))
         return self.machine.result(context, Transition.of(run, NOW).run_view())
 
-    def _watched_until_raised(self, node: _Node, turn: Turn) -> None:
+    def _watched_until_raised(self, node: _Node, exchange: Exchange) -> None:
         """Let the properties see what came before the run broke: the answer, and the rows that were taken."""
-        context = self.lens.context(node.suspension.snapshot.context, turn.state)
-        moments = [Moment("answered", turn.state, context, effect=turn.effect, answer=turn.answer)]
+        context = self.lens.context(node.suspension.snapshot.context, exchange.state)
+        moments = [
+            Moment("answered", exchange.state, context, effect=exchange.effect, answer=exchange.answer)
+        ]
         moments += [
             Moment("moved", left, self.lens.context(to.context, to.state), event=event, to=to.state)
             for (left, event), to in zip(self.moved, self.entered, strict=False)
         ]
         options = self.program.options
-        self._stepped([replace(one, options=options) for one in moments], node.memories, node, turn)
+        self._stepped([replace(one, options=options) for one in moments], node.memories, node, exchange)
 
     def _watched(
-        self, node: _Node | None, turn: Turn | None, after: Suspension, memories: tuple[Any, ...]
+        self, node: _Node | None, exchange: Exchange | None, after: Suspension, memories: tuple[Any, ...]
     ) -> tuple[Any, ...]:
         """The properties' memories behind what has happened."""
         if not self.properties:
             return ()
-        before = (node.suspension, turn) if node and turn else None
+        before = (node.suspension, exchange) if node and exchange else None
         moments = list(moments_of(before, after, self.entered, self.lens.context))
-        return self._stepped(moments, memories, node, turn)
+        return self._stepped(moments, memories, node, exchange)
 
     def _stepped(
-        self, moments: list[Moment], memories: tuple[Any, ...], node: _Node | None, turn: Turn | None
+        self, moments: list[Moment], memories: tuple[Any, ...], node: _Node | None, exchange: Exchange | None
     ) -> tuple[Any, ...]:
         later = []
         for one, before_all in zip(self.properties, memories, strict=True):
@@ -441,7 +453,7 @@ class _Exploration:
                 except Exception as error:
                     raise PropertyBug(bug_of(one, moment, error)) from error
                 if broken:
-                    self._violated(one.name, "", node, turn, shown=moment_text(moment))
+                    self._violated(one.name, "", node, exchange, shown=moment_text(moment))
             later.append(memory)
         for what, where, fact in self.lens.happened:
             if what == "read":
@@ -449,20 +461,22 @@ class _Exploration:
         self.lens.happened.clear()
         return tuple(later)
 
-    def _violated(self, name: str, detail: str, node: _Node | None, turn: Turn | None, **where: Any) -> None:
+    def _violated(
+        self, name: str, detail: str, node: _Node | None, exchange: Exchange | None, **where: Any
+    ) -> None:
         """Keep the first, and so a shortest, way to it."""
         known = f"{name}: {where.get('author_line') or detail}"
         if known not in self.found.violations:
-            turns = (*self._way(node.key), turn) if node and turn else ()
+            exchanges = (*self._way(node.key), exchange) if node and exchange else ()
             built_in = name not in {one.name for one in self.properties}
-            self.found.violations[known] = Violation(name, built_in, detail, turns, **where)
+            self.found.violations[known] = Violation(name, built_in, detail, exchanges, **where)
 
-    def _way(self, key: bytes) -> tuple[Turn, ...]:
-        turns: list[Turn] = []
+    def _way(self, key: bytes) -> tuple[Exchange, ...]:
+        exchanges: list[Exchange] = []
         while (came := self.came_from[key]) is not None:
-            key, turn = came
-            turns.append(turn)
-        return tuple(reversed(turns))
+            key, exchange = came
+            exchanges.append(exchange)
+        return tuple(reversed(exchanges))
 
     # -- where a run is --------------------
 
@@ -516,27 +530,27 @@ class _Exploration:
     def _find_round(self) -> None:
         """A way round that no person leads: on it a run goes on until `max_transitions`."""
         alone = {
-            key: [(to, turn) for to, turn, _ in behind if not _is_led(turn)]
+            key: [(to, exchange) for to, exchange, _ in behind if not _is_led(exchange)]
             for key, behind in self.leads.items()
         }
         done: set[bytes] = set()
         for root, first in alone.items():
-            path: dict[bytes, Iterator[tuple[bytes, Turn]]] = {root: iter(first)}
-            turns: list[Turn] = []
+            path: dict[bytes, Iterator[tuple[bytes, Exchange]]] = {root: iter(first)}
+            exchanges: list[Exchange] = []
             while path and root not in done:
                 key = next(reversed(path))
                 following = next((one for one in path[key] if one[0] not in done), None)
                 if following is None:
                     done.add(key)
                     del path[key]
-                    del turns[-1:]
+                    del exchanges[-1:]
                 elif following[0] in path:
                     start = [*path].index(following[0])
-                    self._goes_round(following[0], (*turns[start:], following[1]))
+                    self._goes_round(following[0], (*exchanges[start:], following[1]))
                     return
                 else:
                     path[following[0]] = iter(alone.get(following[0], ()))
-                    turns.append(following[1])
+                    exchanges.append(following[1])
 
     def _measure(self) -> None:
         """The most transitions of a run, over all that were merged; None where people can lead it round."""
@@ -555,9 +569,11 @@ class _Exploration:
         most = max(longest.values(), default=0) + len(self.machine.by_name)
         self.found.transitions, self.found.limit = None if is_round else most, self.program.transition_limit()
 
-    def _goes_round(self, key: bytes, turns: tuple[Turn, ...]) -> None:
+    def _goes_round(self, key: bytes, exchanges: tuple[Exchange, ...]) -> None:
         way = self._way(key)
-        violation = Violation(ENDS, True, "it can go round for ever", (*way, *turns), rounds=len(turns))
+        violation = Violation(
+            ENDS, True, "it can go round for ever", (*way, *exchanges), rounds=len(exchanges)
+        )
         self.found.violations.setdefault(ENDS, violation)
 
 
@@ -566,9 +582,9 @@ def _gist(exit: Exit) -> tuple[Any, ...]:
     return exit.reason, exit.ok, bool((exit.answer or "").strip()), bool((exit.error or "").strip())
 
 
-def _is_led(turn: Turn) -> bool:
+def _is_led(exchange: Exchange) -> bool:
     """A person has decided; that nobody is there is no decision."""
-    return isinstance(turn.answer, PersonDecided) and turn.answer.decision != "unavailable"
+    return isinstance(exchange.answer, PersonDecided) and exchange.answer.decision != "unavailable"
 
 
 def _said_since(snapshot: Snapshot, said: int) -> frozenset[str]:

@@ -13,7 +13,16 @@ from workflows.kernel.machine import COMMON_EXITS
 from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Snapshot, Suspension
 
-__all__ = ["BUILT_IN", "ENDS", "PropertyBug", "Turn", "bug_of", "exit_problem", "moment_text", "moments_of"]
+__all__ = [
+    "BUILT_IN",
+    "ENDS",
+    "PropertyBug",
+    "Exchange",
+    "bug_of",
+    "exit_problem",
+    "moment_text",
+    "moments_of",
+]
 
 
 ENDS = "every run ends by itself"
@@ -33,8 +42,8 @@ BUILT_IN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One answer that a run was given."""
+class Exchange:
+    """An effect that a run wanted, and the answer that it was given."""
 
     state: str
     effect: Effect[Any]
@@ -52,7 +61,7 @@ Seen = Callable[[Context, str], Any]
 
 
 def moments_of(
-    before: tuple[Suspension, Turn] | None,
+    before: tuple[Suspension, Exchange] | None,
     after: Suspension,
     entered: Sequence[Snapshot],
     seen: Seen = lambda context, state: context,
@@ -61,9 +70,16 @@ def moments_of(
     the snapshots with which states were entered on the way."""
     options = after.program.options
     if before is not None:
-        suspension, turn = before
-        context = seen(suspension.snapshot.context, turn.state)
-        yield Moment("answered", turn.state, context, effect=turn.effect, answer=turn.answer, options=options)
+        suspension, exchange = before
+        context = seen(suspension.snapshot.context, exchange.state)
+        yield Moment(
+            "answered",
+            exchange.state,
+            context,
+            effect=exchange.effect,
+            answer=exchange.answer,
+            options=options,
+        )
     snapshots = iter(entered)
     for record in after.records:
         if record.to is None:

@@ -12,7 +12,7 @@ from workflows.kernel.errors import MachineError, author_line_of, error_text
 from workflows.kernel.properties import Moment, Property
 from workflows.kernel.snapshot import Program, Snapshot, Suspension
 from workflows.kernel.transition import advance
-from workflows.verify.runs.moments import PropertyBug, Turn, bug_of, exit_problem, moments_of
+from workflows.verify.runs.moments import Exchange, PropertyBug, bug_of, exit_problem, moments_of
 
 __all__ = ["Broken", "Watch"]
 
@@ -50,7 +50,7 @@ class Watch:
 
         def watched(answer: Any, effect: Effect[Any]) -> None:
             before = drive.run.suspension
-            self._advanced(before, Turn(before.snapshot.state, effect, "", answer), drive.run.host.now())
+            self._advanced(before, Exchange(before.snapshot.state, effect, "", answer), drive.run.host.now())
             delivered(answer)
             deliver(answer, effect)
 
@@ -60,14 +60,14 @@ class Watch:
         if what is None and not snapshot.moments:
             self._entered.append(snapshot)
 
-    def _advanced(self, before: Suspension, turn: Turn, now: float) -> None:
+    def _advanced(self, before: Suspension, exchange: Exchange, now: float) -> None:
         """The kernel is pure: the same answer is given to the same suspension once more, and looked at."""
         self._entered.clear()
         self.answers += 1
         assert self._program is not None
         alike = replace(before, program=self._program, live=None)
         try:
-            after = advance(alike, turn.answer, now=now, effect=turn.effect)
+            after = advance(alike, exchange.answer, now=now, effect=exchange.effect)
         except Exception as error:  # noqa: BLE001  # the run itself raises it next, and says where
             self.raised(error)
             return
@@ -77,7 +77,7 @@ class Watch:
         name, detail = exit_problem(after)
         if name:
             self._break(name, detail)
-        self._note((before, turn), after)
+        self._note((before, exchange), after)
 
     def raised(self, error: Exception) -> None:
         """The machine's code has raised this."""
@@ -87,7 +87,7 @@ class Watch:
             author_line = author_line_of(error, None, None)
             self._break("no exception", error_text(error), author_line)
 
-    def _note(self, before: tuple[Suspension, Turn] | None, after: Suspension) -> None:
+    def _note(self, before: tuple[Suspension, Exchange] | None, after: Suspension) -> None:
         for moment in moments_of(before, after, self._entered):
             for number, one in enumerate(self.properties):
                 self._step(number, one, moment)
