@@ -42,7 +42,7 @@ from workflows.machines.contract.budget import first_budget
 from workflows.machines.contract.call_check import call_check
 from workflows.machines.contract.context import Caps
 from workflows.machines.contract.mapping import place_of
-from workflows.machines.contract.reply import Decision, decision_of
+from workflows.machines.contract.reply import ModelDecision, decision_of
 
 
 def events(run: Played, *names: str) -> list[dict[str, Any]]:
@@ -717,7 +717,7 @@ def test_full_decision_is_read_field_by_field() -> None:
         "show_artifacts": "a", "show_skills": ["b", "b"], "completion_summary": "done",
         "clarification_questions": ["which?"],
     }  # fmt: skip
-    assert decision_of(replied(json.dumps(given))) == Decision.model_validate(
+    assert decision_of(replied(json.dumps(given))) == ModelDecision.model_validate(
         given
         | {
             "action": "call_tool", "strategy": "exploit", "map_slots": [given["map_slots"]],
@@ -740,14 +740,14 @@ def test_unreadable_reply_is_an_empty_decision_with_a_problem(text: str) -> None
     """An object inside a broken one is never the decision; an unknown action ends nothing."""
     found = decision_of(replied(text))
     assert found.problem
-    assert found == Decision(problem=found.problem)
+    assert found == ModelDecision(problem=found.problem)
 
 
 @pytest.mark.parametrize(
     "text", ['```json\n{"strategy": "exit"}\n```', 'I am done. {"strategy": "exit"} Good bye {']
 )
 def test_object_is_found_in_a_fence_and_among_words(text: str) -> None:
-    assert decision_of(replied(text)) == Decision(action="complete", strategy="exit")
+    assert decision_of(replied(text)) == ModelDecision(action="complete", strategy="exit")
 
 
 def test_cut_reply_is_told_to_the_model() -> None:
@@ -768,7 +768,7 @@ def test_only_the_first_entries_of_lists_are_read() -> None:
 @settings(deadline=None)
 @given(
     st.dictionaries(
-        st.sampled_from([*Decision.model_fields, "tool_id", "out_artifacts_spec"]),
+        st.sampled_from([*ModelDecision.model_fields, "tool_id", "out_artifacts_spec"]),
         JSON
         | st.sampled_from(["exit", "explore", "call_tool", "\ud83d"])
         | st.fixed_dictionaries({"params": JSON}),
@@ -777,7 +777,7 @@ def test_only_the_first_entries_of_lists_are_read() -> None:
 )
 def test_any_reply_gives_a_decision_that_can_be_stored(given: dict[str, Any], before: str) -> None:
     found = decision_of(replied(before + json.dumps(given)))
-    assert Decision.model_validate_json(found.model_dump_json()) == found
+    assert ModelDecision.model_validate_json(found.model_dump_json()) == found
 
 
 # -- options --------------------------------------------------------------------------------------

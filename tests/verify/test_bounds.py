@@ -25,7 +25,7 @@ from workflows.kernel.machine import Machine
 from workflows.people import ApprovalRule, Approvals, AtMost, Bound, Group, People, RequestSettings
 from workflows.task import inner_task
 from workflows.verify.policy.bounds import CallsBound, calls_bound, largest_sum, may_be_unbounded, radius
-from workflows.verify.policy.call_sets import Call, CallSet, level_of
+from workflows.verify.policy.call_sets import CallSet, JudgedCall, level_of
 from workflows.verify.policy.ranges import Cell
 from workflows.verify.policy.report import Judged, alone_text, excess, radius_text, reported, tool_report
 from workflows.verify.policy.run_so_far import RunSoFar, agent_from_here
@@ -282,7 +282,7 @@ def test_every_witness_is_really_called_with_nobody_asked(approvals: Approvals) 
         assert played(approvals, one.example) == ([one.example.arguments["cents"]], [])
 
 
-def played(approvals: Approvals, call: Call) -> tuple[list[int], list[Any]]:
+def played(approvals: Approvals, call: JudgedCall) -> tuple[list[int], list[Any]]:
     """What is paid, and what is asked, when a model makes this call."""
     asked: list[Any] = []
     paid: list[int] = []

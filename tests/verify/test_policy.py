@@ -15,7 +15,7 @@ from activities.contracts import Label, ToolSpec
 from workflows.gate.approvals import ApprovalPolicy
 from workflows.gate.arguments import arguments_for
 from workflows.people import ApprovalRule, Approvals, AtMost, Group, People, RequestSettings
-from workflows.verify.policy.call_sets import LEVELS, Call, CallSet, Level, level_of
+from workflows.verify.policy.call_sets import LEVELS, CallSet, JudgedCall, Level, level_of
 from workflows.verify.policy.deciders import people_grown
 from workflows.verify.policy.ranges import Cell
 
@@ -53,15 +53,15 @@ SPENT = (0.5, 2.0, 2.5)
 HELD: tuple[tuple[Label, ...], ...] = ((), ("untrusted",), ("private",), ("untrusted", "private"))
 
 
-def every_call() -> list[Call]:
+def every_call() -> list[JudgedCall]:
     fast: tuple[dict[str, Any], ...] = ({}, {"fast": True}, {"fast": False})
     calls = [
-        Call("pay", {"cents": cents, "to": to, **more, "note": note}, spent, labels)
+        JudgedCall("pay", {"cents": cents, "to": to, **more, "note": note}, spent, labels)
         for cents, to, more, note, spent, labels in product(
             range(7), ("ann", "bob", "bank"), fast, (None, "a"), SPENT, HELD
         )
     ]
-    return calls + [Call("look", {}, spent, labels) for spent, labels in product(SPENT, HELD)]
+    return calls + [JudgedCall("look", {}, spent, labels) for spent, labels in product(SPENT, HELD)]
 
 
 EVERY = every_call()
@@ -135,7 +135,7 @@ def policy_of(approvals: Approvals, held: Any = None) -> RunPolicy:
     return RunPolicy(ApprovalPolicy(approvals, PEOPLE, SPECS), **held or {})
 
 
-def levels(policy: RunPolicy, call: Call) -> set[Level]:
+def levels(policy: RunPolicy, call: JudgedCall) -> set[Level]:
     """What may become of a call: at once, and when the bound of its rule is used up."""
     held = [label for label in HELD[3] if label in {*policy.always, *call.labels}]
     facts: Any = {
@@ -164,7 +164,7 @@ def within(cell: Cell, arguments: dict[str, Any], name: str) -> bool:
 
 
 def assert_same(
-    sets: Iterable[CallSet], calls: list[Call], policy: RunPolicy, kinds: Iterable[Level] = LEVELS
+    sets: Iterable[CallSet], calls: list[JudgedCall], policy: RunPolicy, kinds: Iterable[Level] = LEVELS
 ) -> None:
     """The sets have these calls, and no others, as far as cells show it."""
     sets = list(sets)
@@ -183,7 +183,7 @@ def assert_same(
                 assert (cell in cells) == seen, (kind, name, cell)
 
 
-def calls_of(policy: RunPolicy, tool: str) -> list[Call]:
+def calls_of(policy: RunPolicy, tool: str) -> list[JudgedCall]:
     """The calls that runs under this policy can make."""
     can = policy.always | policy.sometimes
     return [one for one in EVERY if one.tool == tool and policy.always <= set(one.labels) <= can]

@@ -10,7 +10,7 @@ from activities.contracts import MODEL_ATTEMPTS, Artifact, ArtifactRead, Frozen,
 from workflows.kernel.ledger import Ledger
 from workflows.machines.authoring import Context, JsonObject, ToolCall
 from workflows.machines.common.options import ModelAttempts, ToolAttempts
-from workflows.machines.contract.reply import Decision
+from workflows.machines.contract.reply import ModelDecision
 
 __all__ = [
     "Caps",
@@ -186,7 +186,7 @@ class Contract(Context):
     iteration: int = 0
     """Decisions that came back from the model."""
 
-    last_decision: Decision = Decision()
+    last_decision: ModelDecision = ModelDecision()
     call: ToolCall | None = None
     """The verified tool call."""
     show: bool = False

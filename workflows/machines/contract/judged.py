@@ -9,7 +9,7 @@ from workflows.kernel.ledger import Ledger
 from workflows.machines.authoring import JsonObject
 from workflows.machines.contract.budget import charge, must_finish
 from workflows.machines.contract.context import Contract, Overdraft, log_entry
-from workflows.machines.contract.reply import Action, Decision
+from workflows.machines.contract.reply import Action, ModelDecision
 
 __all__ = ["SHOWN_ITEMS", "Judged", "judged"]
 
@@ -21,7 +21,7 @@ SHOWN_ITEMS = 20
 class Judged:
     """A decision, and what the rules make of it."""
 
-    decision: Decision
+    decision: ModelDecision
     action: Action
     budget: Ledger
     overdraft: Overdraft
@@ -57,7 +57,7 @@ class Judged:
                 yield log_entry(event, items=list(items[:SHOWN_ITEMS]))
 
 
-def judged(c: Contract, decision: Decision, overdraft: Overdraft) -> Judged:
+def judged(c: Contract, decision: ModelDecision, overdraft: Overdraft) -> Judged:
     """What the rules make of a round's decision: steps 4 to 12 of spec 5.7 without the mapping (step 10),
     which does not depend on them. The first reason to exit wins (R-004-3)."""
     if must_finish(c) and not overdraft.allowed:
@@ -89,7 +89,7 @@ def judged(c: Contract, decision: Decision, overdraft: Overdraft) -> Judged:
     return Judged(decision, action, budget, left, stage, reason, forced=forced, show=show)
 
 
-def _with_strategy(c: Contract, decision: Decision) -> tuple[Action, str, bool]:
+def _with_strategy(c: Contract, decision: ModelDecision) -> tuple[Action, str, bool]:
     """Action and strategy, and whether the model is asked again. `exit` exits; a missing strategy exits where
     there is a summary, else it is asked for."""
     strategy: str = decision.strategy

@@ -48,7 +48,7 @@ from workflows.machines.contract.judged import Judged, judged
 from workflows.machines.contract.mapping import Mapped, fill_slots, new_artifacts, read_texts, with_text
 from workflows.machines.contract.prompt import DECIDE_AGAIN, journal, opening
 from workflows.machines.contract.proof import PROPERTIES, SCENARIOS
-from workflows.machines.contract.reply import Decision, WantedCall, decision_of, decision_schema
+from workflows.machines.contract.reply import ModelDecision, WantedCall, decision_of, decision_schema
 from workflows.machines.contract.table import (
     TABLE,
     ExitGranted,
@@ -110,7 +110,9 @@ def decide(c: Contract, run: Run) -> Visit:
     return route(c, run, patch, judgement)
 
 
-def ask(c: Contract, run: Run, overdraft: Overdraft) -> Generator[Effect[Any], Any, tuple[Decision, Mapped]]:
+def ask(
+    c: Contract, run: Run, overdraft: Overdraft
+) -> Generator[Effect[Any], Any, tuple[ModelDecision, Mapped]]:
     """Ask the model for its decision, and read what it maps.
 
     A person's message that comes before the decision takes effect replaces it: the model hears the

@@ -13,7 +13,7 @@ from activities.contracts import Artifact, ArtifactRead, ArtifactSpec, ArtifactT
 from workflows.machines.authoring import Effect, EffectError, JsonObject, ToolResult, do
 from workflows.machines.common.json_text import cut
 from workflows.machines.contract.context import Contract, FilledSlot, KeptArtifact, log_entry
-from workflows.machines.contract.reply import Decision, SlotMapping
+from workflows.machines.contract.reply import ModelDecision, SlotMapping
 
 __all__ = [
     "Mapped",
@@ -104,7 +104,7 @@ Mapped = tuple[dict[str, FilledSlot], tuple[JsonObject, ...]]
 """The slots that a decision fills, and what the session log says of it."""
 
 
-def fill_slots(c: Contract, decision: Decision) -> Generator[Effect[Any], Any, Mapped]:
+def fill_slots(c: Contract, decision: ModelDecision) -> Generator[Effect[Any], Any, Mapped]:
     """Read what the decision maps, and fill the slots. A later entry for a slot wins.
 
     Artifacts come only from tool calls, so those in the context are those that were there when the
@@ -133,7 +133,7 @@ def fill_slots(c: Contract, decision: Decision) -> Generator[Effect[Any], Any, M
     return slots, (event,) if decision.map_slots else ()
 
 
-def _source(c: Contract, decision: Decision, entry: SlotMapping) -> FilledSlot | Drop:
+def _source(c: Contract, decision: ModelDecision, entry: SlotMapping) -> FilledSlot | Drop:
     """What the entry fills its slot from, still without the text; or why the entry is dropped."""
     type = c.slot_types.get(entry.slot_name)
     if type is None or not entry.source_path:

@@ -25,7 +25,7 @@ from workflows.machines.contract.context import (
 )
 from workflows.machines.contract.judged import SHOWN_ITEMS
 from workflows.machines.contract.mapping import left_out, place_of, read_texts
-from workflows.machines.contract.reply import Decision
+from workflows.machines.contract.reply import ModelDecision
 
 __all__ = ["DECIDE_AGAIN", "journal", "opening"]
 
@@ -93,7 +93,7 @@ def opening(input: RunInput, options: Options) -> tuple[Message, ...]:
 
 def journal(c: Contract, options: Options, overdraft: Overdraft) -> Generator[Effect[Any], Any, Message]:
     """The message before a decision. Reads the artifacts that it shows."""
-    shown = c.last_decision if c.show else Decision()
+    shown = c.last_decision if c.show else ModelDecision()
     reads = [_readable(c, path) for path in shown.show_artifacts[:SHOWN_ITEMS]]
     texts = yield from read_texts(reads, options.shown_chars, "read what the model asked to see")
     parts = [
@@ -160,7 +160,7 @@ def _event(event: JsonObject) -> str:
     return f"- {event['event']}: {text if len(text) <= EVENT_CHARS else text[:EVENT_CHARS] + ' [...]'}"
 
 
-def _shown(decision: Decision, options: Options, texts: Sequence[ArtifactText]) -> Iterator[str]:
+def _shown(decision: ModelDecision, options: Options, texts: Sequence[ArtifactText]) -> Iterator[str]:
     """What the decision asked to see; `texts` are those of its first artifacts."""
     for path, text in zip(decision.show_artifacts, texts, strict=False):
         yield f"SHOWN artifact {_flat(path)}{_body(text)}"

@@ -14,7 +14,7 @@ __all__ = [
     "LIST_ENTRIES",
     "MAPPINGS",
     "Action",
-    "Decision",
+    "ModelDecision",
     "SlotMapping",
     "WantedCall",
     "artifact_specs",
@@ -88,7 +88,7 @@ class SlotMapping(Frozen):
     """What is still missing, in the model's words."""
 
 
-class Decision(Frozen):
+class ModelDecision(Frozen):
     """What the model decided. An empty one has an invalid strategy (spec 5.7, step 4).
 
     Validating it reads what the model wrote: words in any case, a single thing for a list, anything
@@ -145,21 +145,21 @@ def _object_of(**properties: Any) -> JsonObject:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def decision_of(reply: ModelReplied) -> Decision:
+def decision_of(reply: ModelReplied) -> ModelDecision:
     """The decision of a reply. One that cannot be read is an empty decision with a `problem`."""
     given = _object(reply.text)
     if isinstance(given, NotJson):
-        return Decision(problem=unread(reply, given.problem))
+        return ModelDecision(problem=unread(reply, given.problem))
     action, strategy = _word(given.get("action")) or "complete", _word(given.get("strategy"))
     if action not in get_args(Action):
         # Not taken for `complete`: an unknown action must end nothing.
         problem = f"unknown action {action[:60]!r}; use one of {', '.join(get_args(Action))}"
-        return Decision(problem=unread(reply, problem))
+        return ModelDecision(problem=unread(reply, problem))
     problem = ""
     if strategy not in STRATEGIES:
         problem = unread(reply, f"unknown strategy {strategy[:60]!r}; use one of {', '.join(STRATEGIES)}")
         strategy = ""
-    return Decision.model_validate({**given, "action": action, "strategy": strategy, "problem": problem})
+    return ModelDecision.model_validate({**given, "action": action, "strategy": strategy, "problem": problem})
 
 
 def _object(text: str) -> JsonObject | NotJson:

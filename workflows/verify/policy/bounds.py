@@ -19,7 +19,7 @@ from workflows.api import AgentSpec
 from workflows.gate.approvals import covers
 from workflows.kernel.machine import Machine
 from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, AtMost, RequestSettings
-from workflows.verify.policy.call_sets import LEVELS, Call, CallSet, Level, level_of
+from workflows.verify.policy.call_sets import LEVELS, CallSet, JudgedCall, Level, level_of
 from workflows.verify.policy.listed import Listed
 
 __all__ = ["Amount", "CallsBound", "Radius", "calls_bound", "may_be_unbounded", "radius"]
@@ -97,7 +97,7 @@ class Radius:
     sums: dict[str, Amount]
     """Argument that is a number -> the most that it sums up to; infinite: nothing bounds it."""
     sets: tuple[CallSet, ...]
-    example: Call | None
+    example: JudgedCall | None
     """The largest call that was found."""
 
     @property

@@ -11,7 +11,7 @@ from activities.contracts import JsonObject, Label, ToolEffect, call_title
 from workflows.people import ApprovalMode, AtMost, RequestSettings
 from workflows.verify.policy.ranges import Cell, number_text, range_text, upper_bound
 
-__all__ = ["LEVELS", "SPENT", "Call", "CallSet", "Level", "level_of"]
+__all__ = ["LEVELS", "SPENT", "JudgedCall", "CallSet", "Level", "level_of"]
 
 SPENT = "(USD spent)"
 """What the run has spent, among the arguments of a call set. No argument of a tool has this name."""
@@ -37,7 +37,7 @@ def level_of(mode: ApprovalMode | Literal["reject"], settings: RequestSettings |
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class JudgedCall:
     """One call, as it is judged."""
 
     tool: str
@@ -63,7 +63,7 @@ class CallSet:
     entry: str
     """`rules.0`, `tools.pay` or `effects.unsafe`."""
     level: Level
-    example: Call | None
+    example: JudgedCall | None
     """One of them, confirmed in production's own functions; None: there is none, but that is not proven."""
     held: Mapping[str, tuple[Cell, ...]] = field(default_factory=dict)
     """Argument -> the values that it has in them."""

@@ -16,7 +16,7 @@ import z3  # type: ignore[import-untyped]  # z3-solver ships no types
 from activities.contracts import ToolSpec
 from workflows.people import ApprovalRule
 from workflows.verify.policy.bounds import Amount, largest_sum
-from workflows.verify.policy.call_sets import LEVELS, Call, CallSet, Level
+from workflows.verify.policy.call_sets import LEVELS, CallSet, JudgedCall, Level
 from workflows.verify.policy.questions import Entry, RunPolicy, ToolCalls, Undecided, decided
 from workflows.verify.policy.ranges import Cell
 
@@ -184,6 +184,6 @@ def approvals_merged(new: RunPolicy, old: RunPolicy, spec: ToolSpec) -> tuple[li
     return found, unknown
 
 
-def _met(tool: ToolCalls, new: RunPolicy, entry: Entry, old: Entry) -> Call | None:
+def _met(tool: ToolCalls, new: RunPolicy, entry: Entry, old: Entry) -> JudgedCall | None:
     """A call that both decide; None: it is proven that there is none. Raises Undecided."""
     return tool.find(z3.And(entry.decides, old.decides), decided(new, entry))

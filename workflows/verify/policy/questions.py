@@ -20,7 +20,7 @@ from activities.contracts import Label, ToolSpec
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, covers
 from workflows.gate.arguments import arguments_for
 from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, ApprovalRule, AtMost, RequestSettings
-from workflows.verify.policy.call_sets import LEVELS, SPENT, Call, CallSet, Level, level_of
+from workflows.verify.policy.call_sets import LEVELS, SPENT, CallSet, JudgedCall, Level, level_of
 from workflows.verify.policy.listed import Listed, names_in
 from workflows.verify.policy.ranges import Cell, cells, constants, is_loose, largest, range_text
 from workflows.verify.policy.schemas import Filled, Value, Values, exact_number
@@ -48,7 +48,7 @@ MILLISECONDS = 5_000
 
 
 Cells = Mapping[str, tuple[Cell, ...]]
-Confirm = Callable[[Call], bool]
+Confirm = Callable[[JudgedCall], bool]
 
 
 class Undecided(Exception):
@@ -65,14 +65,14 @@ class RunPolicy:
     always: frozenset[Label] = frozenset()
     """Those that each run has from its beginning."""
 
-    def required_approval(self, call: Call) -> RequiredApproval | None:
+    def required_approval(self, call: JudgedCall) -> RequiredApproval | None:
         """What approval production asks for this call."""
         labels = self._labels(call)
         return self.policy.required_approval(
             call.tool, call.arguments, spent_usd=call.spent_usd, labels=labels
         )
 
-    def entry(self, call: Call) -> str:
+    def entry(self, call: JudgedCall) -> str:
         """The entry that decides on this call in production."""
         labels = self._labels(call)
         return self.policy.entry(call.tool, call.arguments, spent_usd=call.spent_usd, labels=labels)
@@ -88,7 +88,7 @@ class RunPolicy:
         """Labels that some runs have, and others do not."""
         return self.sometimes - self.always
 
-    def _labels(self, call: Call) -> tuple[Label, ...]:
+    def _labels(self, call: JudgedCall) -> tuple[Label, ...]:
         can = self.always | (self.sometimes & set(call.labels))
         return tuple(label for label in LABELS if label in can)
 
@@ -244,7 +244,7 @@ class ToolCalls:
 
     # -- questions --------------------
 
-    def find(self, wanted: Any, confirm: Confirm) -> Call | None:
+    def find(self, wanted: Any, confirm: Confirm) -> JudgedCall | None:
         """A call for which the formula is true, confirmed: with whole numbers and printable text, where there
         is such a call. None: it is proven that there is none. Raises Undecided."""
         model = self._confirmed(wanted, confirm, plain=True)
@@ -292,7 +292,7 @@ class ToolCalls:
             raise Undecided(f"the solver does not know: {solver.reason_unknown()}")
         return solver.model() if answer == z3.sat else None
 
-    def _call(self, model: Any) -> Call | None:
+    def _call(self, model: Any) -> JudgedCall | None:
         """The call of a model; None: production does not take it as it is."""
         try:
             found = self.call.found(model)
@@ -302,7 +302,7 @@ class ToolCalls:
         if arguments_for(self.spec, found) != found:
             return None
         held = [label for label, one in self.labels.items() if _is_true(model, one)]
-        return Call(self.spec.name, found, float(spent), tuple(held))
+        return JudgedCall(self.spec.name, found, float(spent), tuple(held))
 
     def _same_as(self, model: Any) -> Any:
         """The arguments have the values of this model, as far as they are plain; and so has what else an
@@ -397,7 +397,7 @@ class ToolCalls:
             unknown=(*unknown, *more),
         )
 
-    def _largest(self, wanted: Any, held: Cells, confirm: Confirm) -> Call | None:
+    def _largest(self, wanted: Any, held: Cells, confirm: Confirm) -> JudgedCall | None:
         """The call whose numbers are all as large as they can be, if there is one."""
         tops = [
             self._within(name, top) for name, each in held.items() if name != SPENT and (top := largest(each))
@@ -434,7 +434,7 @@ def after_label(policy: RunPolicy, spec: ToolSpec, label: Label) -> tuple[CallSe
 def decided(policy: RunPolicy, entry: Entry) -> Confirm:
     """Production decides so about the call: in a run that has used nothing of its bounds, or all."""
 
-    def confirm(call: Call) -> bool:
+    def confirm(call: JudgedCall) -> bool:
         if entry.is_beyond:
             return policy.entry(call) == entry.name
         required = policy.required_approval(call)
@@ -495,7 +495,7 @@ def newly_allowed(new: RunPolicy, old: RunPolicy, spec: ToolSpec) -> list[CallSe
 def _newly(entry: Entry, new: RunPolicy, old: RunPolicy) -> Confirm:
     is_decided = decided(new, entry)
 
-    def confirm(call: Call) -> bool:
+    def confirm(call: JudgedCall) -> bool:
         if not is_decided(call) or call.tool not in old.policy.specs:
             return is_decided(call)
         required, name = old.required_approval(call), old.entry(call)
@@ -513,10 +513,10 @@ def _newly(entry: Entry, new: RunPolicy, old: RunPolicy) -> Confirm:
 
 def other_requests(
     new: RunPolicy, old: RunPolicy, spec: ToolSpec, differ: Callable[[Entry, Entry], Iterable[str]]
-) -> tuple[dict[str, Call], dict[str, str]]:
+) -> tuple[dict[str, JudgedCall], dict[str, str]]:
     """How requests about a tool differ, in words of `differ`, which is asked of a new and an old entry: each
     with a call that both decide. And how they may differ, with what the solver could not decide."""
-    tool, found, unknown = ToolCalls(spec, [new, old]), dict[str, Call](), dict[str, str]()
+    tool, found, unknown = ToolCalls(spec, [new, old]), dict[str, JudgedCall](), dict[str, str]()
     then = [one for one in tool.entries(old) if one.level not in QUIET]
     for mine in tool.entries(new):
         for theirs in then if mine.level not in QUIET else ():
