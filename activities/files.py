@@ -59,7 +59,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Parts = tuple[str, ...]
+PathParts = tuple[str, ...]
 
 
 class PathError(Exception):
@@ -113,7 +113,7 @@ class FilesRoot:
             settings.files_root.resolve(), settings.data_dir.resolve(), settings.write_any_name, tuple(words)
         )
 
-    def parts(self, path: str) -> Parts:
+    def parts(self, path: str) -> PathParts:
         """The parts of the path below the root; raises `PathError`, also where a symlink is on the way."""
         try:
             named = self.root
@@ -210,7 +210,7 @@ class FilesRoot:
                 raise
             os.fsync(folder)
 
-    def _runs(self, parts: Parts, content: bytes) -> str:
+    def _runs(self, parts: PathParts, content: bytes) -> str:
         """Why what is written there may be run, or decide what is; empty: it does not."""
         path = self.root.joinpath(*parts)
         *folders, last = parts
@@ -228,7 +228,7 @@ class FilesRoot:
                     return "it is an agent file"
         return ""
 
-    def _hidden(self, parts: Parts) -> bool:
+    def _hidden(self, parts: PathParts) -> bool:
         names = [_folded(part) for part in parts]
         if has_name_of_keys(names) or any(name.startswith(_DRAFT) for name in names):
             return True
@@ -236,7 +236,7 @@ class FilesRoot:
         return data_inside and self.root.joinpath(*parts).is_relative_to(self.data_dir)
 
     @contextmanager
-    def _folder(self, parts: Parts, make: bool = False) -> Iterator[int]:
+    def _folder(self, parts: PathParts, make: bool = False) -> Iterator[int]:
         """A descriptor of the folder, reached from the root without following any symlink."""
         here = os.open(self.root, _FOLDER)
         try:
@@ -306,7 +306,7 @@ def _is_code_of_ours(path: Path) -> bool:
     return False
 
 
-def _entry(folder: Parts, found: os.DirEntry[str]) -> Entry:
+def _entry(folder: PathParts, found: os.DirEntry[str]) -> Entry:
     path = "/".join((*folder, found.name))
     try:
         status = found.stat(follow_symlinks=False)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from client.cassette.playing import Verdict
+    from client.cassette.playing import CassetteVerdict
 
 __all__ = ["CassetteFile"]
 
@@ -33,13 +33,13 @@ class CassetteFile:
     agent: str | Path | None = None
     """File or name of an agent to use in place of the recorded one."""
 
-    def play(self, agent: str | Path | None = None) -> Verdict:
+    def play(self, agent: str | Path | None = None) -> CassetteVerdict:
         """Play it; the verdict says what differs. Not from a coroutine: `await played(path)` is for those."""
         from client.cassette.checking import played
 
         return asyncio.run(played(self.path, agent or self.agent))
 
-    def check(self, agent: str | Path | None = None) -> Verdict:
+    def check(self, agent: str | Path | None = None) -> CassetteVerdict:
         """Play it. Raises AssertionError that shows the first difference."""
         verdict = self.play(agent)
         if not verdict.ok:

@@ -39,7 +39,7 @@ from activities.pricing import cost_of, estimated_usage
 from activities.provider import ModelCall, ProviderError, out_of_requests, reply_too_large
 from activities.providers import openai_chat, openai_responses
 from activities.providers.openai_chat import ChatReply
-from activities.providers.openai_errors import Server, problem_of, with_plain_errors, without_secrets
+from activities.providers.openai_errors import Server, reported_error, with_plain_errors, without_secrets
 from activities.providers.openai_quirks import (
     MOST_QUIRKS,
     NATIVE,
@@ -359,7 +359,7 @@ async def _streamed(reply: Reply, stream: AsyncStream[object], call: ModelCall, 
     async for event in stream:
         waiting = server.without_keys(waiting + reply.add(event))
         if reply.error is not None:
-            raise server.reported(problem_of({"error": reply.error}))
+            raise server.provider_error(reported_error({"error": reply.error}))
         # what may be the beginning of a key waits for more
         ends = range(max(len(waiting) - longest, 0), len(waiting))
         kept = next((n for n in ends if any(s.startswith(waiting[n:]) for s in secrets)), len(waiting))
@@ -383,7 +383,7 @@ def _whole(reply: Reply, text: str, server: Server) -> None:
         raise server.bad_response(f"no JSON but {start!r}" if start else "nothing") from None
     reply.add(body)
     if reply.error is not None:
-        raise server.reported(problem_of({"error": reply.error}))
+        raise server.provider_error(reported_error({"error": reply.error}))
     if not reply.answered:
         raise server.bad_response("JSON without choices")
 

@@ -20,7 +20,7 @@ from activities.provider import ProviderError
 from activities.retry_after import retry_after
 from activities.text import problems_text
 
-__all__ = ["Problem", "Server", "problem_of", "with_plain_errors", "without_secrets"]
+__all__ = ["ReportedError", "Server", "reported_error", "with_plain_errors", "without_secrets"]
 
 SECRET_CHARS = 16
 LONGEST_WAIT = 3600.0
@@ -54,7 +54,7 @@ ErrorClass = Literal["transient", "recoverable", "fatal"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ReportedError:
     """What a server reported; `status` is None for an error inside a reply with status 200."""
 
     status: int | None = None
@@ -71,19 +71,21 @@ class Problem:
         return self.code, self.kind
 
 
-def problem_of(body: object, status: int | None = None, headers: Mapping[str, str] | None = None) -> Problem:
+def reported_error(
+    body: object, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> ReportedError:
     """Read an error object in any of the shapes that servers give it."""
     body = body[0] if isinstance(body, list) and body else body  # Google's
     inner = body.get("error", body) if isinstance(body, Mapping) else body
     if not isinstance(inner, Mapping):
-        return Problem(status, message=str(inner or ""), headers=headers or {})
+        return ReportedError(status, message=str(inner or ""), headers=headers or {})
     message = inner.get("message") or inner.get("detail") or ""
     code, kind = str(inner.get("code") or ""), str(inner.get("type") or "")
     details = str(inner.get("details") or "")
     if "API_KEY_INVALID" in details:  # Google's, with status 400
         code = "invalid_api_key"
     wait = RETRY_DELAY.search(details)
-    return Problem(status, code, kind, str(message), headers or {}, float(wait[1]) if wait else None)
+    return ReportedError(status, code, kind, str(message), headers or {}, float(wait[1]) if wait else None)
 
 
 def without_secrets(url: str) -> str:
@@ -159,22 +161,22 @@ class Server:
         advice = "the base URL leads to no API; it often ends in /v1, and a proxy may ask for a login"
         return self.error("fatal", "web_page", f"sent a web page, {self.redacted(start)!r}; {advice}")
 
-    def reported(self, problem: Problem) -> ProviderError:
+    def provider_error(self, reported: ReportedError) -> ProviderError:
         """The error for what the server reported."""
-        message = self.redacted(problem.message) or self.redacted(" ".join(problem.names))
-        code = self.redacted(problem.code, limit=60)
-        status = f"HTTP{problem.status}" if problem.status else code or "error_in_reply"
+        message = self.redacted(reported.message) or self.redacted(" ".join(reported.names))
+        code = self.redacted(reported.code, limit=60)
+        status = f"HTTP{reported.status}" if reported.status else code or "error_in_reply"
         text = f"answered {status}" + (f": {message}" if message else "")
-        known = _named_cause(problem, self)
+        known = _named_cause(reported, self)
         if known is not None:
             error, cause, advice = known
             return self.error(error, cause, f"{text}; {advice}")
-        if _worth_a_retry(problem, self.api):
-            wait = retry_after(problem.headers, LONGEST_WAIT)
-            return self.error("transient", status, text, problem.wait if wait is None else wait)
+        if _worth_a_retry(reported, self.api):
+            wait = retry_after(reported.headers, LONGEST_WAIT)
+            return self.error("transient", status, text, reported.wait if wait is None else wait)
         advice = (
             "redirects are not followed, so that the key goes nowhere else; correct the base URL"
-            if problem.status and 300 <= problem.status < 400
+            if reported.status and 300 <= reported.status < 400
             else "the request was refused; correct the model's settings"
         )
         return self.error("fatal", status, f"{text}; {advice}")
@@ -212,13 +214,13 @@ def _provider_error(error: Exception, server: Server) -> ProviderError | None:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        return server.reported(problem_of(error.body, error.status_code, error.response.headers))
+        return server.provider_error(reported_error(error.body, error.status_code, error.response.headers))
     if isinstance(error, (openai.APIConnectionError, httpx2.HTTPError)):
         return _connection_error(error.__cause__ or error, server)
     if isinstance(error, openai.APIError):  # inside a stream: no status
         known = {"code": error.code, "type": error.type, "message": error.message}
         body = error.body if isinstance(error.body, Mapping) else {}
-        return server.reported(problem_of({"error": {**known, **body}}))
+        return server.provider_error(reported_error({"error": {**known, **body}}))
     if isinstance(error, ValidationError):
         return server.bad_response(f"JSON of another shape ({problems_text(error, 1)})")
     if isinstance(error, (openai.OpenAIError, httpx2.StreamError, ValueError, RecursionError)):
@@ -238,9 +240,9 @@ def _connection_error(cause: BaseException, server: Server) -> ProviderError:
     return server.error("transient", "connection_lost", f"the connection broke before the end: {words}")
 
 
-def _named_cause(problem: Problem, server: Server) -> tuple[ErrorClass, str, str] | None:
+def _named_cause(reported: ReportedError, server: Server) -> tuple[ErrorClass, str, str] | None:
     """Class, cause and advice of the failures that have a name."""
-    status, names = problem.status, set(problem.names)
+    status, names = reported.status, set(reported.names)
     if names & QUOTA:
         return "fatal", "insufficient_quota", "add credit to the key's account or use another key"
     if status in (401, 403) or "invalid_api_key" in names:
@@ -248,7 +250,7 @@ def _named_cause(problem: Problem, server: Server) -> tuple[ErrorClass, str, str
         set_key = f"set {variables} to a key that this server accepts for this model"
         advice = set_key if server.configured else NO_KEY
         return "fatal", "HTTP403" if status == 403 else "HTTP401", advice
-    if "model_not_found" in names or (status == 404 and "model" in problem.message.lower()):
+    if "model_not_found" in names or (status == 404 and "model" in reported.message.lower()):
         return "fatal", "model_not_found", "name a model that the server has"
     if status == 404:
         return "fatal", "HTTP404", NO_PATH[server.api]
@@ -257,25 +259,25 @@ def _named_cause(problem: Problem, server: Server) -> tuple[ErrorClass, str, str
         return "fatal", "invalid_prompt", advice
     if names & FILTER_CODES:
         return "recoverable", "content_filter", "the server's content filter refused the request"
-    if _too_long(problem):
+    if _too_long(reported):
         return "recoverable", "context_too_long", "send less: fewer or shorter messages"
     return None
 
 
-def _too_long(problem: Problem) -> bool:
-    if problem.status == 413 or TOO_LONG_CODES & set(problem.names):
+def _too_long(reported: ReportedError) -> bool:
+    if reported.status == 413 or TOO_LONG_CODES & set(reported.names):
         return True
-    if problem.status == 429:  # a rate limit, unless this one request is more than the limit
-        return "request too large" in problem.message.lower()
-    return bool(TOO_LONG.search(problem.message))
+    if reported.status == 429:  # a rate limit, unless this one request is more than the limit
+        return "request too large" in reported.message.lower()
+    return bool(TOO_LONG.search(reported.message))
 
 
-def _worth_a_retry(problem: Problem, api: str) -> bool:
-    wish = problem.headers.get("x-should-retry", "").lower()
+def _worth_a_retry(reported: ReportedError, api: str) -> bool:
+    wish = reported.headers.get("x-should-retry", "").lower()
     if wish in ("true", "false"):
         return wish == "true"
-    if problem.status is None and api == "responses" and problem.code:
-        return problem.code in PASSING_CODES
-    if problem.status is None:
-        return "invalid_request_error" not in problem.names
-    return problem.status in (408, 409, 425, 429) or problem.status >= 500
+    if reported.status is None and api == "responses" and reported.code:
+        return reported.code in PASSING_CODES
+    if reported.status is None:
+        return "invalid_request_error" not in reported.names
+    return reported.status in (408, 409, 425, 429) or reported.status >= 500

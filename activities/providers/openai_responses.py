@@ -98,7 +98,7 @@ def _items(message: Message, call: ModelCall, quirks: Collection[str], by: str) 
 # -- the reply -----------------------------------------------------------------------------------------
 
 
-class Part(BaseModel):
+class ContentPart(BaseModel):
     text: str | None = None
     refusal: str | None = None
 
@@ -108,7 +108,7 @@ class Item(BaseModel):
     call_id: Name = None
     name: Name = None
     arguments: Arguments = None
-    content: list[Part] | None = None
+    content: list[ContentPart] | None = None
     encrypted_content: str | None = None
     phase: str | None = None
 
@@ -185,7 +185,7 @@ class ResponsesReply:
         return {"items": kept}
 
     @property
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[ContentPart]:
         return [part for item, _ in self._items if item.type == "message" for part in item.content or ()]
 
     def add(self, event: object) -> str:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from activities.contracts import CompensateInput, JsonObject, ReconcileInput, ToolInput
 from activities.provider import ProviderError
 
-__all__ = ["Archived", "Attempt", "Part", "Redact", "ToolAttempt"]
+__all__ = ["Archived", "Attempt", "ToolPart", "Redact", "ToolAttempt"]
 
-Part = Literal["run", "reconcile", "compensate"]
+ToolPart = Literal["run", "reconcile", "compensate"]
 """A function of a tool."""
 Redact = Callable[[dict[str, Any]], dict[str, Any]]
 """Gives texts by name without the secrets in them."""
@@ -51,7 +51,7 @@ class ToolAttempt(Attempt):
     """One attempt of a tool's function."""
 
     request: ToolInput | ReconcileInput | CompensateInput
-    part: Part
+    part: ToolPart
     is_known: bool
     """The worker has such a tool; else its name may be anything."""
 

@@ -63,7 +63,7 @@ from activities.provider import RequestCount
 from activities.settings import Settings
 from activities.store.blobs import BlobStore, StoreError, StoreUnavailable
 from activities.store.call_store import CallsMade, KnownCall
-from activities.telemetry.attempts import Part, ToolAttempt
+from activities.telemetry.attempts import ToolAttempt, ToolPart
 from activities.telemetry.report import Telemetry
 from activities.text import problems_text, readable
 from activities.tools import (
@@ -304,7 +304,7 @@ class ToolRunner:
         return done
 
     async def _outcome(
-        self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat, failures: int
+        self, part: ToolPart, request: Request, attempt: int, heartbeat: Heartbeat, failures: int
     ) -> ToolOutcome:
         """Make one attempt of a tool's function. `failures`: attempts before it that failed."""
         is_last = failures + 1 >= request.attempts
@@ -348,7 +348,7 @@ class ToolRunner:
         return replace(outcome, begun=begins and (outcome.error is None or not repeatable))
 
     async def _resolved(
-        self, part: Part, request: Request, attempt: int, is_last: bool
+        self, part: ToolPart, request: Request, attempt: int, is_last: bool
     ) -> ReadyCall | ToolOutcome:
         """The call without its resources; a ToolOutcome: it cannot be made. Raises TransientError where
         another attempt may find an MCP server."""
@@ -376,7 +376,7 @@ class ToolRunner:
         return ReadyCall(tool, function, params, tool.timeout_seconds)
 
     async def _with_resources(
-        self, part: Part, request: Request, attempt: int, is_last: bool
+        self, part: ToolPart, request: Request, attempt: int, is_last: bool
     ) -> ReadyCall | ToolOutcome:
         """As `_resolved`, with the resources opened. Opening counts against the tool's seconds. Raises
         TransientError where another attempt may open them."""
@@ -579,7 +579,7 @@ class ToolActivities:
 
     async def _run_attempt(
         self,
-        part: Part,
+        part: ToolPart,
         function: Callable[[Q, int, Heartbeat, int], Awaitable[R]],
         request: Q,
     ) -> R:
@@ -655,7 +655,7 @@ def _arguments(
 
 
 async def _performed(
-    part: Part, function: Callable[..., object], arguments: tuple[object, ...], seconds: float
+    part: ToolPart, function: Callable[..., object], arguments: tuple[object, ...], seconds: float
 ) -> ToolOutcome:
     """Call a function of a tool. Only a cancellation from outside is raised.
 
@@ -677,7 +677,7 @@ async def _performed(
 
 
 async def _call_function(
-    part: Part, function: Callable[..., object], arguments: tuple[object, ...]
+    part: ToolPart, function: Callable[..., object], arguments: tuple[object, ...]
 ) -> ToolOutcome:
     try:
         call = getattr(function, "__call__", None)  # noqa: B004  # an object with an asynchronous __call__
@@ -748,7 +748,7 @@ _left_behind: set[asyncio.Task[Any]] = set()
 """Tasks that ignored their cancellation: asyncio needs a reference to them until they end."""
 
 
-def _outcome_of(part: Part, value: object) -> ToolOutcome:
+def _outcome_of(part: ToolPart, value: object) -> ToolOutcome:
     """What a function of a tool returned; in a thread, because encoding may take long."""
     happened = None
     if part == "reconcile":

@@ -17,7 +17,7 @@ from activities.contracts import ModelSpec
 from activities.endpoints import ENDPOINTS, provider_of, unusable_url
 from client.agents.files import SCRIPTED, shipped_agents
 from client.agents.outputs import named_output
-from client.agents.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
+from client.agents.yaml import FileProblem, KeyPath, YamlFile, dotted, nearest, parse, problem_text, problems
 from client.errors import UsageError
 from workflows.api import AgentSpec, AgentTask
 from workflows.certificate import Certificate
@@ -127,7 +127,7 @@ class Draft:
         """Where the agent file lies; without one, the current folder."""
         return self._file.path.parent if self._file else Path()
 
-    def message(self, found: Iterable[Problem]) -> str:
+    def message(self, found: Iterable[FileProblem]) -> str:
         """The message for what is wrong: one line for each problem, with its place and key."""
         return "\n".join(
             f"{self.place(where)}: {dotted(where)}: {what}{self._meant(where, what)}" for where, what in found
@@ -147,7 +147,7 @@ class Draft:
         Raises:
             UsageError: unknown keys, wrong types, values out of range, missing modules; all at once.
         """
-        found: list[Problem] = []
+        found: list[FileProblem] = []
         named = {"certificate": self._certificate(found), "output": self._output(found)}
         return self._checked(named, found)
 
@@ -157,7 +157,7 @@ class Draft:
         named = {key: None for key in ("certificate", "output") if isinstance(self.values.get(key), str)}
         return self._checked(named, [])
 
-    def _checked(self, named: dict[str, Any], found: list[Problem]) -> AgentFile:
+    def _checked(self, named: dict[str, Any], found: list[FileProblem]) -> AgentFile:
         """The agent with what it names elsewhere. Raises UsageError with `found`, and with what else is
         wrong."""
         try:
@@ -176,7 +176,7 @@ class Draft:
             raise UsageError(self.message(found))
         return agent.model_copy(update={"modules": tuple(map(str, modules))})
 
-    def _certificate(self, found: list[Problem]) -> Certificate | None:
+    def _certificate(self, found: list[FileProblem]) -> Certificate | None:
         """What the agent carries of the file that it names. A problem with it is added to `found`."""
         given = self.values.get("certificate")
         if given is None:
@@ -192,7 +192,7 @@ class Draft:
             found.append((("certificate",), str(error)))
             return None
 
-    def _output(self, found: list[Problem]) -> Any:
+    def _output(self, found: list[FileProblem]) -> Any:
         """The schema that the agent gives, or names. A problem with a name is added to `found`."""
         given, modules = self.values.get("output"), self.values.get("modules")
         if not isinstance(given, str):

@@ -34,7 +34,7 @@ from activities.extras import missing_extra
 from activities.settings import Settings
 from activities.trust import trusted
 from client.agents.files import SCRIPTED, shipped_agents
-from client.agents.yaml import KeyPath, Problem, YamlFile, nearest, problems
+from client.agents.yaml import FileProblem, KeyPath, YamlFile, nearest, problems
 from client.errors import UsageError
 from client.server.workerconfig import recalled, register_modules, settings_from_environment
 
@@ -155,7 +155,7 @@ class Catalog:
         if found := self.problems(agent, draft, any_module=any_module):
             raise UsageError(draft.message(found))
 
-    def problems(self, agent: AgentFile, draft: Draft, *, any_module: bool = False) -> list[Problem]:
+    def problems(self, agent: AgentFile, draft: Draft, *, any_module: bool = False) -> list[FileProblem]:
         """What `check` refuses."""
         found = [] if any_module else list(self.not_named(agent))
         if all(place != ("machine",) for place, _ in found):
@@ -167,7 +167,7 @@ class Catalog:
             *self.approval_problems(agent),
         ]
 
-    def not_named(self, agent: AgentFile) -> Iterator[Problem]:
+    def not_named(self, agent: AgentFile) -> Iterator[FileProblem]:
         """What this agent would get of a file that neither it nor the environment names: another agent, or an
         earlier command of the directory, has named that file for itself. Raises UsageError."""
         others = {_file(name) for name in (*recalled(self.settings.data_dir).modules, *self.others)}
@@ -211,7 +211,7 @@ class Catalog:
         specs = [tool for tool in (*self.tools, *more) if tool.name in agent.tools]
         return tuple(problem_text([one]) for one in unchecked_paths(agent.approvals, specs))
 
-    def approval_problems(self, agent: AgentFile, more: Iterable[ToolSpec] = ()) -> list[Problem]:
+    def approval_problems(self, agent: AgentFile, more: Iterable[ToolSpec] = ()) -> list[FileProblem]:
         """What is wrong with the agent's approvals; `more` as for `warnings`."""
         from workflows.gate.approvals import label_problems
         from workflows.gate.approvals import problems as approval_problems
@@ -221,7 +221,7 @@ class Catalog:
         found = approval_problems(agent.approvals, agent.people, tools=agent.tools, specs=specs)
         return found + label_problems(agent.approvals, agent.labels, tools=agent.tools, specs=specs)
 
-    def _machine(self, agent: AgentFile) -> Iterator[Problem]:
+    def _machine(self, agent: AgentFile) -> Iterator[FileProblem]:
         names = {machine.name for machine in self.machines}
         if agent.machine not in names:
             meant = nearest(agent.machine, names)
@@ -243,7 +243,7 @@ class Catalog:
                 what = f"machine {machine.name} has no such role; {nearest(role, machine.roles)}"
                 yield ("models", role), what
 
-    def _models(self, agent: AgentFile) -> Iterator[Problem]:
+    def _models(self, agent: AgentFile) -> Iterator[FileProblem]:
         plain = all(one.plain_replies for one in self.machines if one.name == agent.machine)
         scripted = plain or any(spec.script for spec in agent.models.values())
         # A misspelt tool of the agent is said once, of the agent.
@@ -258,7 +258,7 @@ class Catalog:
             for index, entry in enumerate(spec.script or ()):
                 yield from _script_problems(entry, callable_, ("models", role, "script", index))
 
-    def _tools(self, agent: AgentFile, folder: Path) -> Iterator[Problem]:
+    def _tools(self, agent: AgentFile, folder: Path) -> Iterator[FileProblem]:
         for index, name in enumerate(agent.tools):
             if problem := self.tool_problem(name):
                 file = folder / f"{name}.py"
@@ -323,7 +323,7 @@ def _machines_of(agent: AgentFile) -> str:
     return f". {files} declares {', '.join(f'`{name}`' for name in machines)}"
 
 
-def _script_problems(entry: ScriptedReply, tools: Sequence[str], where: KeyPath) -> Iterator[Problem]:
+def _script_problems(entry: ScriptedReply, tools: Sequence[str], where: KeyPath) -> Iterator[FileProblem]:
     """Calls of a script that could not be made."""
     for index, call in enumerate(entry.tool_calls):
         place = (*where, "tool_calls", index)
@@ -479,7 +479,7 @@ def _no_script(machine: str) -> str:
     )
 
 
-def _option_problems(given: JsonObject, machine: Machine, where: KeyPath) -> Iterator[Problem]:
+def _option_problems(given: JsonObject, machine: Machine, where: KeyPath) -> Iterator[FileProblem]:
     """What is wrong with a machine's options, and with those of machines that run inside it."""
     from workflows import registry
 
@@ -497,7 +497,7 @@ def _option_problems(given: JsonObject, machine: Machine, where: KeyPath) -> Ite
     yield from _inner_problems(options, where)
 
 
-def _inner_problems(value: object, where: KeyPath) -> Iterator[Problem]:
+def _inner_problems(value: object, where: KeyPath) -> Iterator[FileProblem]:
     """Machines that options name (fields `machine`, `machine_version`, `options`); a run would find a wrong
     one only when it comes to it."""
     from workflows import registry
@@ -520,7 +520,7 @@ def _inner_problems(value: object, where: KeyPath) -> Iterator[Problem]:
             yield from _inner_problems(item, (*where, index))
 
 
-def _state_problems(agent: AgentFile, machine: Machine) -> Iterator[Problem]:
+def _state_problems(agent: AgentFile, machine: Machine) -> Iterator[FileProblem]:
     """States of `interrupt_states` that the machine does not have, tools that the agent does not have: nobody
     would be asked there, or the run would break a rule there."""
     from workflows.task import missing_tools

@@ -19,10 +19,10 @@ from client.errors import UsageError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["KeyPath", "Problem", "YamlFile", "dotted", "nearest", "parse", "problem_text", "problems"]
+__all__ = ["KeyPath", "FileProblem", "YamlFile", "dotted", "nearest", "parse", "problem_text", "problems"]
 
 KeyPath = tuple[str | int, ...]
-Problem = tuple[KeyPath, str]
+FileProblem = tuple[KeyPath, str]
 """Where, from the top of the file; what is wrong, and what was expected."""
 Places = dict[KeyPath, tuple[int, int]]
 
@@ -82,7 +82,7 @@ def parse(text: str, source: str) -> tuple[Any, Places]:
         raise UsageError(f"{source}: nested too deeply") from error
 
 
-def problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
+def problems(error: ValidationError, model: type[BaseModel]) -> list[FileProblem]:
     """Each error of a validation in plain words."""
     return [_problem(detail, model) for detail in problems_of(error)[:SHOWN_PROBLEMS]]
 
@@ -201,7 +201,7 @@ def _plain_scalar(value: Any) -> Any:
     return datetime.fromisoformat(value.isoformat()) if isinstance(value, datetime) else value
 
 
-def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
+def _problem(detail: ErrorDetails, model: type[BaseModel]) -> FileProblem:
     where = tuple(detail["loc"])
     if detail["type"] == "extra_forbidden":
         return where, f"unknown key; {_meant_key(model, where)}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from activities.contracts import ToolSpec
 from client.agents.agentfile import AgentFile, load_agent
 from client.cassette.file import Cassette, read_cassette
-from client.cassette.playing import Verdict, play
+from client.cassette.playing import CassetteVerdict, play
 from client.errors import UsageError
 from client.server.workerconfig import load_settings, register_modules
 from workflows.registry import machines
@@ -35,7 +35,7 @@ def cassette_files(paths: Iterable[Path]) -> tuple[Path, ...]:
 
 async def played(
     path: Path, agent: str | Path | AgentFile | None = None, settings: Settings | None = None
-) -> Verdict:
+) -> CassetteVerdict:
     """Play a cassette file; with another agent, its tools are as they are here.
 
     Args:

@@ -35,7 +35,7 @@ from workflows.kernel.machine import Machine
 from workflows.people import Command, Decision, Group, People
 from workflows.task import InvalidTask
 
-__all__ = ["Verdict", "play"]
+__all__ = ["CassetteVerdict", "play"]
 
 QUIET = 40
 """After so many turns of the event loop without news, a run counts as waiting for something from outside."""
@@ -48,7 +48,7 @@ FREE_FIELDS = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CassetteVerdict:
     """The verdict on a cassette that was played."""
 
     difference: str = ""
@@ -74,7 +74,7 @@ async def play(
     *,
     tools: tuple[ToolSpec, ...] = (),
     machine: Machine | None = None,
-) -> Verdict:
+) -> CassetteVerdict:
     """Play it.
 
     Args:
@@ -90,11 +90,11 @@ async def play(
     specs = {spec.name: spec for spec in (*cassette.tools, *tools)}
     if cassette.violates:
         judgement = await judged(cassette, task, specs, machine)
-        return Verdict(judgement.problem, violates=cassette.violates, calls=judgement.given)
+        return CassetteVerdict(judgement.problem, violates=cassette.violates, calls=judgement.given)
     player = _Player(cassette, lenient=agent is not None)
     difference = await player.play(task, specs, machine)
     people = cassette.count("decide", "command")
-    return Verdict(difference, tuple(player.changes), cassette.count("answer"), people)
+    return CassetteVerdict(difference, tuple(player.changes), cassette.count("answer"), people)
 
 
 def _unsigned(people: People) -> People:

@@ -13,7 +13,7 @@ from activities.contracts import Frozen
 from client.agents.agentfile import load_agent
 from client.cassette.checking import cassette_files, played
 from client.cassette.file import cassette_text, read_cassette, write_cassette
-from client.cassette.playing import Verdict, play
+from client.cassette.playing import CassetteVerdict, play
 from client.cli import render
 from client.cli.options import CommonOptions, Json, RunName, command
 from client.cli.output import note, print_lines
@@ -145,7 +145,7 @@ async def play_files(
         try:
             verdict = await played(path, used, settings)
         except RatchetError as error:
-            verdict = Verdict(str(error).removeprefix(f"{path}: "))
+            verdict = CassetteVerdict(str(error).removeprefix(f"{path}: "))
         lines.append(_Line(
             file=str(path), ok=verdict.ok, calls=verdict.calls, decisions=verdict.decisions,
             changes=verdict.changes, difference=verdict.difference,
@@ -160,7 +160,7 @@ async def play_files(
     return 0 if all(line.ok for line in lines) else 1
 
 
-def _print(line: _Line, verdict: Verdict, *, show: bool) -> None:
+def _print(line: _Line, verdict: CassetteVerdict, *, show: bool) -> None:
     if not line.ok:
         render.out().print(plain(f"FAILED  {line.file}: {line.difference}"))
         return
@@ -175,7 +175,7 @@ def _print(line: _Line, verdict: Verdict, *, show: bool) -> None:
         render.out().print(plain(change))
 
 
-def _counted(verdict: Verdict) -> str:
+def _counted(verdict: CassetteVerdict) -> str:
     calls, people = counted(verdict.calls, "call"), counted(verdict.decisions, "decision")
     return f"{calls}, {people}"
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from activities.contracts import JsonObject
 from client.console.forms import Field, arguments_in, field_key, fields_of
-from client.console.page import Console, Handler, Parts, form_of, link
+from client.console.page import Console, Handler, PageParts, form_of, link
 from client.console.radius import RadiusQuestion, question_of_run
 from client.console.run_views import RunView
 from client.console.steps import request_history, steps_of
@@ -54,7 +54,7 @@ class _RecentlyClosed:
 _RECENTLY_CLOSED: WeakKeyDictionary[Console, _RecentlyClosed] = WeakKeyDictionary()
 
 
-async def _parts(console: Console) -> Parts:
+async def _parts(console: Console) -> PageParts:
     lines = await console.agents.inbox()
     rows = [(line, request) for line in lines for request in line.requests or (None,)]
     recent = _RECENTLY_CLOSED.setdefault(console, _RecentlyClosed())
@@ -144,7 +144,7 @@ async def live_request(console: Console, request: HttpRequest) -> Response:
     digest = request.query_params.get("digest", "")
     alone = _WithoutPerson(console, run, name)
 
-    async def news() -> Parts:
+    async def news() -> PageParts:
         short = await console.agents.request_summaries(run)
         if any((one.id, one.digest) == (name, digest) for one in short):
             return {"news": Markup(""), "alone": await alone.part()}

@@ -33,7 +33,7 @@ from client.runs.words import counted, spent, time_span
 from client.sdk.agent import AgentClient
 from client.server.web import body_of
 
-__all__ = ["Console", "Handler", "Parts", "form_of", "link"]
+__all__ = ["Console", "Handler", "PageParts", "form_of", "link"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 FORM_BYTES = 2 * 2**20
@@ -43,7 +43,7 @@ LOOK_SECONDS, BEAT_SECONDS = 1.0, 15.0
 STREAMS, TURN_SECONDS = 4, 5
 """A browser has six connections to one server, and some must stay free: so many streams stay open at a time;
 every other one tells its page how things are, ends, and comes again after so long."""
-Parts = Mapping[str, Markup | None]
+PageParts = Mapping[str, Markup | None]
 """Parts of a page that change while it is open: id of an element -> its content; None: it is gone."""
 Handler = Callable[["Console", Request], Awaitable[Response]]
 STATUS: Sequence[tuple[type[RatchetError], int]] = (
@@ -96,7 +96,7 @@ class Console:
         template: str,
         *,
         title: str,
-        parts: Parts | None = None,
+        parts: PageParts | None = None,
         live: str = "",
         status: int = 200,
         **values: Any,
@@ -124,7 +124,7 @@ class Console:
         status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
         return self.page(request, "error.html", title="That did not work", status=status, error=str(error))
 
-    def stream(self, request: Request, parts: Callable[[], Awaitable[Parts]]) -> Response:
+    def stream(self, request: Request, parts: Callable[[], Awaitable[PageParts]]) -> Response:
         """The parts of a page whenever they change, as server-sent events of `{id: [hash, content]}`.
 
         The first event names every part that there is, later ones what is new; null is one that is gone.
@@ -132,7 +132,7 @@ class Console:
 
         async def events() -> AsyncIterator[str]:
             sent: dict[str, str] = {}
-            found: Parts
+            found: PageParts
             silent = BEAT_SECONDS  # the first event comes at once
             while not await request.is_disconnected():
                 began = time.monotonic()

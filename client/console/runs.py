@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from activities.contracts import is_visible
 from client.console.diagram import drawing
-from client.console.page import Console, Handler, Parts, form_of
+from client.console.page import Console, Handler, PageParts, form_of
 from client.console.run_views import RunView
 from client.console.steps import log_rows, path_of, request_history, steps_of
 from client.errors import RatchetError, UsageError
@@ -77,7 +77,7 @@ def _query(filters: Mapping[str, str]) -> str:
     return " AND ".join(parts)
 
 
-async def _list_parts(console: Console, request: Request) -> Parts:
+async def _list_parts(console: Console, request: Request) -> PageParts:
     filters, token = _filters(request), _token(console, request.query_params.get("page", ""))
     lines, following = await console.agents.list_page(_query(filters), PAGE_RUNS, token)
     lines = await console.agents.with_ends(lines)
@@ -137,7 +137,7 @@ def _number(given: Mapping[str, str], name: str, default: int = 0) -> int:
         raise UsageError(f"{name}: expected a whole number, got {given.get(name, '')[:40]!r}") from error
 
 
-def _run_parts(console: Console, request: Request, view: RunView) -> Parts:
+def _run_parts(console: Console, request: Request, view: RunView) -> PageParts:
     common = {"view": view, "counters": _counters(view), "live": view.live}
     parts: dict[str, Markup | None] = {
         "head": console.part("_run_head.html", **common, requests=view.line.requests if view.line else ()),
@@ -194,7 +194,7 @@ async def run_page(console: Console, request: Request) -> Response:
 async def live_run(console: Console, request: Request) -> Response:
     """The same while the page is open."""
 
-    async def parts() -> Parts:
+    async def parts() -> PageParts:
         view = await console.views.view(_run(request.query_params))
         return _run_parts(console, request, view)
 

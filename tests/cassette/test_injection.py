@@ -9,7 +9,7 @@ import pytest
 from activities.contracts import ModelSpec
 from client.agents.agentfile import AgentFile
 from client.cassette.file import Cassette, read_cassette
-from client.cassette.playing import Verdict, play
+from client.cassette.playing import CassetteVerdict, play
 from tests.cassette.injection import CASSETTE, made
 from workflows.api import AgentSpec
 
@@ -50,7 +50,7 @@ async def test_policy_holds_with_another_prompt(injected: Cassette) -> None:
     assert "politely" in "".join(verdict.changes)
 
 
-async def verdict_of(cassette: Cassette, **more: Any) -> Verdict:
+async def verdict_of(cassette: Cassette, **more: Any) -> CassetteVerdict:
     return await play(cassette, agent(cassette, **more))
 
 

@@ -16,7 +16,7 @@ from activities.contracts import PersonDecided
 from activities.extensions import load_modules
 from client.cassette.counterexample import NotReproduced, reproduced
 from client.cassette.file import Cassette, read_cassette, write_cassette
-from client.cassette.playing import Verdict, play
+from client.cassette.playing import CassetteVerdict, play
 from client.cli.app import execute
 from ratchet import (
     AgentError,
@@ -157,7 +157,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Cassette:
     return read_cassette(file)
 
 
-def judged(cassette: Cassette, today: Machine) -> Verdict:
+def judged(cassette: Cassette, today: Machine) -> CassetteVerdict:
     return asyncio.run(play(cassette, machine=today))
 
 

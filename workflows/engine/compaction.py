@@ -40,7 +40,7 @@ from workflows.kernel.labels import first_of_each
 from workflows.kernel.snapshot import Snapshot
 from workflows.people import Request
 
-__all__ = ["Compaction", "Part", "Replacement", "Shortening", "first_kept", "size"]
+__all__ = ["Compaction", "MessageSpan", "Replacement", "Shortening", "first_kept", "size"]
 
 MESSAGE_BYTES = 16
 """What stands around a message, in the form that a model reads."""
@@ -118,7 +118,7 @@ class Replacement(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MessageSpan:
     """Messages [start, end) of the run's conversation that a summary shall replace."""
 
     start: int
@@ -268,7 +268,7 @@ class Compaction:
     def _ratio(self, effect: AskModel) -> float:
         return self._tokens_per_byte.get(effect.role, UNKNOWN)
 
-    def part(self, snapshot: Snapshot, effect: AskModel, *, refused: bool) -> Part | None:
+    def span(self, snapshot: Snapshot, effect: AskModel, *, refused: bool) -> MessageSpan | None:
         """What shall be summarised before this question; None: nothing, or nothing can.
 
         `refused`: the model's server has refused the question as too long. Then all goes but the newest reply
@@ -291,33 +291,33 @@ class Compaction:
         if kept == first or (replaced < LEAST * window and not refused):
             return None
         share = max(int((room - max(tail, size(sent.messages[kept:]))) / 8), WORDS[0] * WORD_BYTES)
-        return Part(
+        return MessageSpan(
             start, kept - first + old.end if old else kept, sent.until(kept), size(sent.messages[start:kept]),
             self.tokens(whole, effect), _words(share, self._model(effect).max_output_tokens), share,
         )  # fmt: skip
 
     # -- a summary --------------------
 
-    def replace(self, part: Part, summary: str, snapshot: Snapshot, closed: Sequence[Request]) -> bool:
+    def replace(self, span: MessageSpan, summary: str, snapshot: Snapshot, closed: Sequence[Request]) -> bool:
         """Send the summary from now on, with what people said and decided. False: it would not be shorter."""
-        messages = snapshot.conversation.messages[part.start : part.end]
+        messages = snapshot.conversation.messages[span.start : span.end]
         users = {message.content for message in messages if message.role == "user"}
         heard = [note for note in snapshot.notes[: snapshot.heard] if not note.from_run]
         notes = [note.content for note in heard if note.content in users]
         decisions = [decision_text(one) for one in closed if one.kind in KINDS and one.deciding_vote]
         quoted = "\n".join(f"> {line}" for line in summary.splitlines())
         sections = (
-            NOTE.format(start=part.start + 1, end=part.end, summary=quoted),
-            _section(MESSAGES, notes, part.people_bytes), _section(DECISIONS, decisions, part.people_bytes),
+            NOTE.format(start=span.start + 1, end=span.end, summary=quoted),
+            _section(MESSAGES, notes, span.people_bytes), _section(DECISIONS, decisions, span.people_bytes),
         )  # fmt: skip
         note = "\n\n".join(section for section in sections if section)
-        if size([Message(role="user", content=note)]) >= part.bytes:
+        if size([Message(role="user", content=note)]) >= span.bytes:
             return False
-        digest = snapshot.conversation.digests[part.end]
+        digest = snapshot.conversation.digests[span.end]
         told = (one for request in closed if request.kind in KINDS for one in request.labels)
         labels = first_of_each((*snapshot.labels, *told))
         self._replacement = Replacement(
-            start=part.start, end=part.end, digest=digest, note=note, labels=labels
+            start=span.start, end=span.end, digest=digest, note=note, labels=labels
         )
         self._failed.clear()
         return True

@@ -46,7 +46,7 @@ from workflows.people import (
 __all__ = [
     "ApprovalPolicy",
     "Grant",
-    "Problem",
+    "ApprovalProblem",
     "RequiredApproval",
     "agreeing_votes",
     "covers",
@@ -177,7 +177,7 @@ def covers(rule: ApprovalRule, spec: ToolSpec) -> bool:
 
 MAX_NAMED_TOOLS = 20
 """Problems, and tools in a problem, that a text names."""
-Problem = tuple[tuple[str | int, ...], str]
+ApprovalProblem = tuple[tuple[str | int, ...], str]
 """Keys and indices from the top of the agent file, and what is wrong there, for its author."""
 
 
@@ -187,10 +187,10 @@ def problems(
     *,
     tools: Sequence[str] | None = None,
     specs: Sequence[ToolSpec] = (),
-) -> list[Problem]:
+) -> list[ApprovalProblem]:
     """What would make rules protect nothing, in the order of the file: unknown groups and bad schemas;
     unknown tools, once the names of the run's `tools` are known; unknown arguments, once the `specs` are."""
-    found: list[Problem] = []
+    found: list[ApprovalProblem] = []
     for number, rule in enumerate(approvals.rules):
         at = ("approvals", "rules", number)
         for place, pattern in enumerate(rule.tools):
@@ -205,11 +205,11 @@ def problems(
 
 def label_problems(
     approvals: Approvals, labels: Labels, *, tools: Sequence[str], specs: Iterable[ToolSpec] = ()
-) -> list[Problem]:
+) -> list[ApprovalProblem]:
     """What would make labels and the rules about them protect nothing: tools that the agent does not have.
     Once the `specs` of all of them are known, as the agent labels them: labels that nothing brings, and sinks
     that none of a rule's tools has."""
-    found: list[Problem] = [
+    found: list[ApprovalProblem] = [
         (("labels", "tools", pattern), _no_tool(pattern, tools))
         for pattern in labels.tools
         if not any(fnmatchcase(name, pattern) for name in tools)
@@ -240,10 +240,10 @@ SPELLED = {"pattern", "const", "enum"}
 """Conditions on how a text is spelled."""
 
 
-def unchecked_paths(approvals: Approvals, specs: Iterable[ToolSpec]) -> list[Problem]:
+def unchecked_paths(approvals: Approvals, specs: Iterable[ToolSpec]) -> list[ApprovalProblem]:
     """Rules about the spelling of what seems to be a path, where the tool's schema does not mark one: there
     `reports/../secret` fits `^reports/`."""
-    found: list[Problem] = []
+    found: list[ApprovalProblem] = []
     tools = tuple(specs)
     for number, rule in enumerate(approvals.rules):
         for name, condition in rule.arguments.items():
@@ -268,7 +268,7 @@ def _words(name: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
-def problem_text(found: Iterable[Problem]) -> str:
+def problem_text(found: Iterable[ApprovalProblem]) -> str:
     """The first problems in one line."""
     return "; ".join(f"{'.'.join(map(str, place))}: {text}" for place, text in islice(found, MAX_NAMED_TOOLS))
 
@@ -280,7 +280,7 @@ def _no_tool(name: str, tools: Sequence[str]) -> str:
     )
 
 
-def _argument_problems(rule: ApprovalRule, specs: Sequence[ToolSpec]) -> Iterator[Problem]:
+def _argument_problems(rule: ApprovalRule, specs: Sequence[ToolSpec]) -> Iterator[ApprovalProblem]:
     """What is wrong with the arguments that the rule names; an empty text: nothing is."""
     for name, condition in rule.arguments.items():
         of_tool = partial(argument_problem, name, condition)

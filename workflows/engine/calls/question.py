@@ -21,7 +21,7 @@ from workflows.engine.calls.call import Call
 from workflows.engine.calls.records import AnswerRecord
 from workflows.engine.calls.run_calls import MAX_LOGGED_CHARS
 from workflows.engine.calls.site import call_site
-from workflows.engine.compaction import Part
+from workflows.engine.compaction import MessageSpan
 from workflows.engine.fallback import ModelChange, is_unavailable
 from workflows.engine.run_state import Preempted
 from workflows.gate import texts
@@ -65,7 +65,7 @@ class Question(Call[AnswerRecord]):
         last call that the run may make, unless it was refused.
         """
         run, breach = self.run, None
-        while breach is None and (part := self._part()) is not None:
+        while breach is None and (span := self._span()) is not None:
             with_summary = added(run.begun, {"model_calls": 2})
             if (breach := run.reserve(with_summary, self.calls.pending.spent)) is not None:
                 is_last = breach.counter == "model_calls" and not self.calls.compaction.shortening.refused
@@ -73,50 +73,50 @@ class Question(Call[AnswerRecord]):
             if run.paused:
                 raise Preempted
             try:
-                reply = await self.calls.unless_preempted(self._summary(part, run.suspension))
+                reply = await self.calls.unless_preempted(self._summary(span, run.suspension))
             finally:
                 self.calls.charge_unbilled()
             if run.host.cancelled() and isinstance(reply, EffectFailed):
                 raise asyncio.CancelledError
             run.charge(reply.cost)
-            self._take_summary(part, reply)
+            self._take_summary(span, reply)
             ledger, price = run.suspension.ledger, self.effect.price
             breach = ledger.breach({counter: 0 for counter, amount in price.items() if not amount})
         return breach
 
-    def _part(self) -> Part | None:
+    def _span(self) -> MessageSpan | None:
         """What shall be summarised before it is asked."""
         compaction = self.calls.compaction
         if compaction.shortening.failed or self.record.answer is not None:
             return None
         snapshot = self.run.suspension.snapshot
-        return compaction.part(snapshot, self.effect, refused=compaction.shortening.refused)
+        return compaction.span(snapshot, self.effect, refused=compaction.shortening.refused)
 
-    async def _summary(self, part: Part, run_then: Suspension) -> ModelReplied | EffectFailed:
+    async def _summary(self, span: MessageSpan, run_then: Suspension) -> ModelReplied | EffectFailed:
         """The reply to the question for a summary, which is beside the run's conversation."""
         run, calls = self.run, self.calls
-        question = part.question(self.effect)
+        question = span.question(self.effect)
         times = calls.compaction.shortening.summaries
         name = f"{self.name}~compact" + (f".{times}" if times else "")
         site = call_site(
             run.identity, run_then, name, question.title, run.host.now(),
-            conversation=part.conversation.add(*question.say), requests=1 + calls.spare_requests(run_then),
+            conversation=span.conversation.add(*question.say), requests=1 + calls.spare_requests(run_then),
         )  # fmt: skip
         run.begin("model_calls")
         with calls.under_way.shown(f"{ASKING} to {question.title}"):
             reply: Any = await run.host.perform(question, site)
         return self._checked(question, site, reply)
 
-    def _take_summary(self, part: Part, reply: ModelReplied | EffectFailed) -> None:
+    def _take_summary(self, span: MessageSpan, reply: ModelReplied | EffectFailed) -> None:
         """Send it from now on, or the question as it is; log which."""
         compaction, snapshot = self.calls.compaction, self.run.suspension.snapshot
         compaction.shortening.summaries += 1
         text = "" if isinstance(reply, EffectFailed) else reply.text.strip()
-        name = f"messages {part.start + 1} to {part.end}"
-        about: JsonObject = {"start": part.start, "end": part.end, "tokens_before": part.tokens}
-        if text and compaction.replace(part, text, snapshot, self.run.requests.closed_requests):
+        name = f"messages {span.start + 1} to {span.end}"
+        about: JsonObject = {"start": span.start, "end": span.end, "tokens_before": span.tokens}
+        if text and compaction.replace(span, text, snapshot, self.run.requests.closed_requests):
             after = compaction.tokens(snapshot.conversation, self.effect)
-            sizes = f"the question has about {after:,} tokens instead of {part.tokens:,}"
+            sizes = f"the question has about {after:,} tokens instead of {span.tokens:,}"
             reason = f"{name} are sent as a summary from now on; {sizes}:\n{text[:MAX_LOGGED_CHARS]}"
             about |= {"tokens_after": after, "summary": text}
             brings = compaction.labels(snapshot.conversation)
@@ -173,7 +173,7 @@ class Question(Call[AnswerRecord]):
             return False
         snapshot = self.run.suspension.snapshot
         compaction.refused(snapshot.conversation, self.effect)
-        if compaction.part(snapshot, self.effect, refused=True) is None:
+        if compaction.span(snapshot, self.effect, refused=True) is None:
             return False
         shortening.refused = True
         self.make_again()

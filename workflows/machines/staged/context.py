@@ -40,13 +40,13 @@ ORCHESTRATOR = "orchestrator"
 """Named as the stage for what the machine itself does."""
 
 
-class Part(BaseModel):
+class StatePart(BaseModel):
     """A part of the state. Fields that it does not have are ignored: models add some."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
 
-class Thought(Part):
+class Thought(StatePart):
     """What the user wants, and what would help."""
 
     intent: str
@@ -54,14 +54,14 @@ class Thought(Part):
     reasoning: str = ""
 
 
-class RequestedTool(Part):
+class RequestedTool(StatePart):
     """A tool call as the model asked for it."""
 
     tool: str
     arguments: JsonObject = {}
 
 
-class ToolOutput(Part):
+class ToolOutput(StatePart):
     """The result of one tool call."""
 
     tool: str
@@ -72,14 +72,14 @@ class ToolOutput(Part):
     """Digest of the whole output in the durable store, when `output` was cut."""
 
 
-class Action(Part):
+class Action(StatePart):
     """The tools that were asked for and their outputs, in the same order."""
 
     requested_tools: tuple[RequestedTool, ...] = ()
     tool_outputs: tuple[ToolOutput, ...] = ()
 
 
-class Observation(Part):
+class Observation(StatePart):
     """What is known by now, and whether another pass is needed."""
 
     summary: str = ""
@@ -89,7 +89,7 @@ class Observation(Part):
     """The reply ended at the limit of the model's output, so the texts may end in the middle."""
 
 
-class LastError(Part):
+class LastError(StatePart):
     """Why the run failed (R-002-8)."""
 
     code: str
@@ -99,7 +99,7 @@ class LastError(Part):
     details: JsonObject = {}
 
 
-class Degradation(Part):
+class Degradation(StatePart):
     """Something went wrong, and the run went on without it."""
 
     code: str
