@@ -20,9 +20,9 @@ from activities.telemetry.report import Telemetry
 
 __all__ = ["ArchiveActivities"]
 
-SOON = 0.2
+HISTORY_WAIT_SECONDS = 0.2
 """Seconds that a log waits for its history, so that both are written in one transaction."""
-SMALL = 2**20
+SMALL_HISTORY_BYTES = 2**20
 """Bytes of a history that is written with its log."""
 
 log = structlog.get_logger("ratchet")
@@ -70,8 +70,8 @@ class ArchiveActivities:
     async def _early(self, fetching: asyncio.Task[bytes]) -> bytes:
         """A history to be written with the log: there soon, small, and nothing that has failed before."""
         if activity.info().attempt == 1:
-            await asyncio.wait([fetching], timeout=SOON)
-            if fetching.done() and len(fetching.result()) <= SMALL:
+            await asyncio.wait([fetching], timeout=HISTORY_WAIT_SECONDS)
+            if fetching.done() and len(fetching.result()) <= SMALL_HISTORY_BYTES:
                 return fetching.result()
         return b""
 

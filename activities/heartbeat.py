@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from temporalio import activity
 
-__all__ = ["LONGEST_PAUSE", "failures_before", "heartbeats", "pause_after"]
+__all__ = ["LONGEST_PAUSE_SECONDS", "failures_before", "heartbeats", "pause_after"]
 
-LONGEST_PAUSE = 60
+LONGEST_PAUSE_SECONDS = 60
 """Seconds, after many failures."""
 
 
@@ -19,7 +19,7 @@ def pause_after(failures: int) -> timedelta:
     """Seconds to wait after this many failures of a call: 1, 2, 4, ... (spec 1.5).
 
     Temporal's own policy counts each attempt, also one whose worker was lost or missed a heartbeat."""
-    return timedelta(seconds=min(2 ** (failures - 1), LONGEST_PAUSE))
+    return timedelta(seconds=min(2 ** (failures - 1), LONGEST_PAUSE_SECONDS))
 
 
 def failures_before() -> int:

@@ -41,7 +41,7 @@ PEM = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
 ENCRYPTION_KEYS = re.compile(rb'\s*\{\s*"[A-Za-z0-9._-]{1,40}"\s*:\s*"[A-Za-z0-9+/]{86}=="')
 """How a file of RATCHET_ENCRYPTION_KEYS begins."""
 PIECE_BYTES = 2**20
-OVERLAP = 100
+OVERLAP_BYTES = 100
 """Bytes of the piece before: no mark is longer."""
 
 
@@ -61,7 +61,7 @@ def holds_keys(file: BinaryIO, most: int) -> bool:
         piece = before + piece
         if PEM.search(piece) or any(mark in piece for mark in MARKS):
             return True
-        before = piece[-OVERLAP:]
+        before = piece[-OVERLAP_BYTES:]
     return False
 
 

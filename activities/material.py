@@ -30,7 +30,7 @@ __all__ = [
     "Materials",
 ]
 
-MATCHES = 1000
+MAX_MATCHES = 1000
 """The most matches of one search."""
 MATCH_CHARS = 2000
 """Of a match's text; `end - start` is its true length."""
@@ -40,7 +40,7 @@ WINDOW_BYTES = 2**17
 """Searched without a pause: the slowest patterns take about three seconds for it."""
 REACH_BYTES = 2**16
 """The longest match. What matches more is found in pieces."""
-STRIDE = 2**13
+STRIDE_BYTES = 2**13
 """Bytes from one count of characters to the next."""
 INSIDE = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 with which no character begins."""
@@ -58,7 +58,7 @@ class Material:
 
     def __init__(self, data: bytes | mmap.mmap) -> None:
         self.data = data
-        pieces = (_characters(data[at : at + STRIDE]) for at in range(0, len(data), STRIDE))
+        pieces = (_characters(data[at : at + STRIDE_BYTES]) for at in range(0, len(data), STRIDE_BYTES))
         self.counts = [0, *accumulate(pieces)]
         """Characters before the bytes 0, 8192, 16384, ..., and in the whole."""
 
@@ -80,7 +80,7 @@ class Material:
         self, pattern: str, start: int = 0, window: int = WINDOW_BYTES
     ) -> tuple[list[dict[str, Any]], int | None]:
         """Matches from `start` on, each with `start`, `end` and `text`, and where to go on if there are
-        more than `MATCHES`. Raises `ValueError` for the pattern.
+        more than `MAX_MATCHES`. Raises `ValueError` for the pattern.
 
         A cancellation takes effect after each window of so many bytes.
         """
@@ -90,11 +90,11 @@ class Material:
         found: list[dict[str, Any]] = []
         last = (-1, -1)
         for edge in range(at + window, len(self.data) + window, window):
-            room = MATCHES + 1 - len(found)
+            room = MAX_MATCHES + 1 - len(found)
             spans = await loop.run_in_executor(SEARCHERS, self._spans, expression, (at, edge), last, room)
             found += [self._match(low, high) for low, high in spans]
-            if len(found) > MATCHES:
-                return found[:MATCHES], found[MATCHES]["start"]
+            if len(found) > MAX_MATCHES:
+                return found[:MAX_MATCHES], found[MAX_MATCHES]["start"]
             last = spans[-1] if spans else last
             at = max(edge, last[1])
         return found, None
@@ -126,15 +126,15 @@ class Material:
         if char >= self.chars:
             return len(self.data)
         part = bisect_right(self.counts, char) - 1
-        piece = self.data[part * STRIDE : (part + 1) * STRIDE]
+        piece = self.data[part * STRIDE_BYTES : (part + 1) * STRIDE_BYTES]
         begin = len(piece) - len(piece.lstrip(INSIDE))
         before = piece[begin:].decode(errors="ignore")[: char - self.counts[part]]
-        return part * STRIDE + begin + len(before.encode())
+        return part * STRIDE_BYTES + begin + len(before.encode())
 
     def _char(self, byte: int) -> int:
         """The number of the character that begins at a byte."""
-        part = byte // STRIDE
-        return self.counts[part] + _characters(self.data[part * STRIDE : byte])
+        part = byte // STRIDE_BYTES
+        return self.counts[part] + _characters(self.data[part * STRIDE_BYTES : byte])
 
 
 class Materials:
@@ -215,6 +215,6 @@ class MaterialFunctions:
             raise TypeError("context_search takes a pattern (text) and where to start (a whole number)")
         found, rest = await self.material.search(pattern, start)
         if rest is not None:
-            more = f"these are the first {MATCHES:,} matches and there are more; go on with start={rest}"
+            more = f"these are the first {MAX_MATCHES:,} matches and there are more; go on with start={rest}"
             self._note(f"[context_search: {more}]\n")
         return found

@@ -45,7 +45,7 @@ BLANKS = {"answer": " <text>", "topup": " <counter>=<more>"}
 """What a person must fill in; a shell refuses it unchanged."""
 PASSING = (408, 425, 429)
 """Statuses below 500 that go away."""
-LONGEST_WAIT = 60.0
+LONGEST_WAIT_SECONDS = 60.0
 """Seconds; a later notice is of little use."""
 TEMPFAIL = 75
 """Exit code of a command that wants to be run again (EX_TEMPFAIL of sysexits.h)."""
@@ -167,7 +167,7 @@ async def _post(address: SecretStr, headers: dict[str, str], body: bytes, second
             httpx2.AsyncClient(verify=trusted(), timeout=None) as client,
             client.stream("POST", url, content=body, headers=headers) as response,
         ):
-            status, wait = response.status_code, retry_after(response.headers, LONGEST_WAIT)
+            status, wait = response.status_code, retry_after(response.headers, LONGEST_WAIT_SECONDS)
     except TimeoutError:
         raise NotDelivered(f"{host} did not answer within {seconds:g} s", passing=True) from None
     except httpx2.TransportError as error:

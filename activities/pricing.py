@@ -10,7 +10,7 @@ from activities.contracts import Message, ModelSpec, NativeCall, Usage, bytes_of
 
 __all__ = ["cost_of", "estimated_usage"]
 
-DECIMALS = 9
+USD_DECIMALS = 9
 CHARACTERS_PER_TOKEN = 4
 
 
@@ -28,13 +28,13 @@ def cost_of(
             usage.input_tokens * spec.price.input_per_million
             + usage.output_tokens * spec.price.output_per_million
         )
-        return round(millions / 1_000_000, DECIMALS), True
+        return round(millions / 1_000_000, USD_DECIMALS), True
     if base_url is not None and _is_private(base_url):
         return 0.0, False
     for name in dict.fromkeys((model, spec.name)):
         cost = _listed(name, usage, base_url) if name else None
         if cost is not None:
-            return round(cost, DECIMALS), True
+            return round(cost, USD_DECIMALS), True
     return 0.0, False
 
 

@@ -45,9 +45,9 @@ CREATE TABLE IF NOT EXISTS waiting(
     name TEXT NOT NULL, question TEXT NOT NULL, since REAL NOT NULL, until REAL NOT NULL,
     PRIMARY KEY (name, question)) WITHOUT ROWID;
 """
-SLICES = 100
+SLICES_PER_WINDOW = 100
 BYTES_PER_TOKEN = 4
-PAUSES = tuple(0.002 * 2**number for number in range(9))
+PAUSE_SECONDS = tuple(0.002 * 2**number for number in range(9))
 """While another process writes, which takes it a tenth of a millisecond; about a second in all."""
 LITERAL = str.maketrans({"?": "[?]", "[": "[[]"})
 """Only `*` stands for other text in a limit's name."""
@@ -101,7 +101,7 @@ class RateLimits:
     ) -> None:
         self.limits = limits
         self._most_waiting = most_waiting
-        self._slice = window_seconds / SLICES
+        self._slice = window_seconds / SLICES_PER_WINDOW
         self._pause = window_seconds / 60
         """The longest between two looks: a question may turn out to have used less."""
         self._ahead = window_seconds / 10
@@ -168,14 +168,17 @@ class RateLimits:
         try:
             return await self._transaction(self._admitted, question)
         except TimeoutError:
-            return NoRoom((), PAUSES[-1])
+            return NoRoom((), PAUSE_SECONDS[-1])
 
     # -- in a transaction ----------------------------------------------------------------------------
 
     def _admitted(self, file: sqlite3.Connection, now: float, question: Question) -> Use | NoRoom:
         current = int(now / self._slice)
         # far ahead: from before the clock was set back
-        file.execute("DELETE FROM used WHERE slice NOT BETWEEN ? AND ?", (current - SLICES, current + SLICES))
+        file.execute(
+            "DELETE FROM used WHERE slice NOT BETWEEN ? AND ?",
+            (current - SLICES_PER_WINDOW, current + SLICES_PER_WINDOW),
+        )
         file.execute(
             "DELETE FROM waiting WHERE question=? OR until NOT BETWEEN ? AND ?",
             (question.id, now, now + 4 * self._pause),
@@ -197,7 +200,7 @@ class RateLimits:
         rows = file.execute("SELECT slice, requests, tokens FROM used WHERE name=? ORDER BY slice", (name,))
         leaving = _last_to_leave(rows.fetchall(), question.limits[name], question.tokens)
         if leaving is not None:
-            return max((leaving + SLICES + 1) * self._slice - now, self._slice / 10)
+            return max((leaving + SLICES_PER_WINDOW + 1) * self._slice - now, self._slice / 10)
         older = "SELECT 1 FROM waiting WHERE name=? AND since < ? LIMIT 1"
         overtaken = file.execute(older, (name, question.since - self._ahead)).fetchone()
         return self._pause / 10 if overtaken else 0
@@ -214,7 +217,7 @@ class RateLimits:
 
         None, and a warning in the log: the file cannot be used. Raises `TimeoutError` when it is locked.
         """
-        for pause in PAUSES:
+        for pause in PAUSE_SECONDS:
             try:
                 with self._file.opened() as file:
                     file.execute("BEGIN IMMEDIATE")

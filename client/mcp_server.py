@@ -31,12 +31,12 @@ from workflows.people import Request, Verb
 __all__ = ["mcp_server"]
 
 WAIT_SECONDS, POLL_SECONDS = 300, 2
-PAGE = 50
+PAGE_RECORDS = 50
 TEXT_CHARS = 20_000
 """Of one answer; a client that is a model pays for each."""
 NOTE_CHARS = 1_000
 """Of them, for what is left out."""
-NAMED_RUNS = 5
+MAX_NAMED_RUNS = 5
 READ = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 START = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
 DECIDE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
@@ -216,7 +216,7 @@ class _Tools:
     ) -> Any:
         """Read a run's records: each transition, why it happened and what it changed. Some 50 at a time."""
         found = await self.client.records(await self._find(run), since)
-        records = [_record_value(record) for record in found[:PAGE]]
+        records = [_record_value(record) for record in found[:PAGE_RECORDS]]
         shown = max(1, _fitting(records, TEXT_CHARS - 100))
         return {"records": records[:shown], "next": since + shown if len(found) > shown else None}
 
@@ -241,8 +241,8 @@ class _Tools:
         if fitting == len(asked):
             return [*shown.values()]
         runs = [*dict.fromkeys(one["run"] for one in asked[fitting:])]
-        names = ", ".join(runs[:NAMED_RUNS])[: NOTE_CHARS // 2]
-        more = f" and {len(runs) - NAMED_RUNS} more" if len(runs) > NAMED_RUNS else ""
+        names = ", ".join(runs[:MAX_NAMED_RUNS])[: NOTE_CHARS // 2]
+        more = f" and {len(runs) - MAX_NAMED_RUNS} more" if len(runs) > MAX_NAMED_RUNS else ""
         how = f"Give `run` to see those of one run. Left out are some of {names}{more}"
         return [*shown.values(), {"left_out": f"{len(asked) - fitting} of {len(asked)} requests. {how}."}]
 

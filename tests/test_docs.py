@@ -29,7 +29,7 @@ from ruamel.yaml import YAML
 import ratchet
 from activities.contracts import CodeLimits
 from activities.extensions import load_modules
-from activities.material import MATCH_CHARS, MATCHES, SLICE_CHARS
+from activities.material import MATCH_CHARS, MAX_MATCHES, SLICE_CHARS
 from client.agents.agentfile import load_agent
 from client.agents.options import options_of
 from client.agents.schema import MESSAGES, message_schema
@@ -522,7 +522,7 @@ def test_page_of_the_code_machine_names_its_limits_and_functions() -> None:
     assert named == {option.name: option.default for option in options_of(CodeLimits)}
     functions = {"context_len", "context_slice", "context_search", *BUILT_IN}
     assert set(re.findall(r"`(\w+)\(", text)) == functions
-    for number in (SLICE_CHARS, MATCHES, MATCH_CHARS, SHORT_BYTES):
+    for number in (SLICE_CHARS, MAX_MATCHES, MATCH_CHARS, SHORT_BYTES):
         assert re.search(rf"\b{number:,}\b", text), number
     assert f"{MAX_BYTES // 2**20} MB" in text
     modules = re.findall(r"`(\w+)`", text.split("modules are")[1].split(".")[0])

@@ -40,9 +40,9 @@ INCOMPLETE = "incomplete"
 """In the same place: true where the exploration that the certificate is of is not complete; else left out."""
 NOT_COMPARED = "all of it: nobody who has the machine could compare it"
 ASKED_AGAIN = "the agent's output: what does not fit it is asked for again, which no verified run did"
-MAX_NAMED = 20
+MAX_NAMED_DIFFERENCES = 20
 """Things that differ and are named; the rest is counted."""
-SHOWN = 12
+SHOWN_DIGEST_CHARS = 12
 """Characters of a certificate's digest that people see."""
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -92,8 +92,8 @@ class Certificate(Strict):
                 f"the machine: {found.machine} {found.version}, verified was {self.machine} {self.version}"
             ]
         every = list(self._differences(found))
-        more = len(every) - MAX_NAMED
-        return every if more <= 0 else [*every[:MAX_NAMED], f"{more} more"]
+        more = len(every) - MAX_NAMED_DIFFERENCES
+        return every if more <= 0 else [*every[:MAX_NAMED_DIFFERENCES], f"{more} more"]
 
     def _differences(self, found: Digests) -> Iterator[str]:
         yield from (f"code {name}" for name in self._other_code(found))
@@ -156,7 +156,7 @@ def certificate_line(about: JsonObject) -> str:
     """For people; empty: there is none."""
     if CERTIFICATE not in about:
         return ""
-    shown = f"{str(about[CERTIFICATE])[:SHOWN]}..."
+    shown = f"{str(about[CERTIFICATE])[:SHOWN_DIGEST_CHARS]}..."
     shown += ", whose exploration is not complete" if about.get(INCOMPLETE) else ""
     differs = about.get(DIFFERS)
     if not isinstance(differs, list | tuple):

@@ -69,7 +69,7 @@ AT_THE_END = 10
 IMPURE = "ImpureMachine"
 """Event and error type of a machine that uses what Temporal's sandbox refuses."""
 NEWEST_BUILD = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
-MESSAGE = 2000
+MAX_ERROR_CHARS = 2000
 """Characters of an error's message; the result has the whole."""
 
 
@@ -258,7 +258,7 @@ class AgentWorkflow:
         if result.exit_reason == "broken_rule" or (not result.ok and how.failed == "fail_workflow"):
             # The whole result goes with the error. A message is no payload: a long one would pass no limit of
             # the server.
-            text = (result.error or result.exit_reason)[:MESSAGE]
+            text = (result.error or result.exit_reason)[:MAX_ERROR_CHARS]
             kind = result.raises or result.exit_reason
             raise ApplicationError(text, result, type=kind, non_retryable=True)
         return result
@@ -268,7 +268,7 @@ class AgentWorkflow:
         self.problem = problem
         self.messages.end()
         workflow.upsert_search_attributes([_EXIT.value_set(reason)])
-        return ApplicationError(problem[:MESSAGE], type="InvalidTask", non_retryable=True)
+        return ApplicationError(problem[:MAX_ERROR_CHARS], type="InvalidTask", non_retryable=True)
 
     def _publish(self, task: AgentTask, machine: str, version: str) -> None:
         """Agent and machine as search attributes, goal and version in the memo: for lists."""

@@ -24,12 +24,12 @@ from activities.heartbeat import heartbeats
 from activities.material import Material, MaterialFunctions, Materials
 from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore, StoreError
 
-__all__ = ["OVERHEAD", "UNUSABLE", "CodeActivities", "step_code"]
+__all__ = ["STEP_OVERHEAD_SECONDS", "UNUSABLE", "CodeActivities", "step_code"]
 
 LACKING = (BlobMissing, BlobDamaged)
 UNUSABLE = (BadSession, NotInstalled, *LACKING)
 """What `step_code` raises when a retry does not help."""
-OVERHEAD = 12.0
+STEP_OVERHEAD_SECONDS = 12.0
 """Seconds beyond the block's limit for a whole step: the interpreter's start, the session, the store."""
 RESTORED = "The variables are again as they were before this block."
 
@@ -66,7 +66,7 @@ class CodeActivities:
 
 
 async def step_code(
-    effect: RunCode, materials: Materials, pool: Pool, overhead: float = OVERHEAD
+    effect: RunCode, materials: Materials, pool: Pool, overhead: float = STEP_OVERHEAD_SECONDS
 ) -> CodeStepped:
     """Run a block to its next call, its end or its error; the activity without Temporal.
 

@@ -19,15 +19,15 @@ from activities.extras import missing_extra
 if TYPE_CHECKING:  # the library takes a tenth of a second: the pool imports it in a thread, at first use
     import pydantic_monty as monty
 
-__all__ = ["PATIENCE", "POLICY", "PROCESSES", "NoInterpreter", "NotInstalled", "Pool"]
+__all__ = ["BUSY_MACHINE_SECONDS", "POLICY", "PROCESSES", "NoInterpreter", "NotInstalled", "Pool"]
 
 PROCESSES = max(2, os.cpu_count() or 2)
 """Blocks that run at the same time in one worker; more wait."""
 CHECKOUT_SECONDS = 8
 """Whoever has a place finds an interpreter at once, except while another one ends."""
-PATIENCE = 120.0
+BUSY_MACHINE_SECONDS = 120.0
 """Seconds by the clock that a busy machine may add to those that a block computes."""
-SUSPENSIONS = 50_000
+MAX_SUSPENSIONS = 50_000
 """Questions to the host in one step: names, reads of the material, refused calls."""
 POLICY: monty.OSPolicy = {
     "datetime": datetime(2025, 1, 1, tzinfo=UTC),
@@ -48,7 +48,7 @@ class NotInstalled(Exception):
 class Pool:
     """The interpreters of one event loop, opened at first use."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    def __init__(self, patience: float = BUSY_MACHINE_SECONDS) -> None:
         self.patience = patience
         self.places = asyncio.Semaphore(PROCESSES)
         """Held around all that a step does with interpreters; a step without a place waits here."""
@@ -108,5 +108,5 @@ def _resource_limits(limits: CodeLimits, patience: float) -> monty.ResourceLimit
         "max_feed_duration_secs": limits.seconds + patience,
         "max_memory": limits.memory_bytes,
         "max_recursion_depth": limits.recursion,
-        "max_suspensions": SUSPENSIONS,
+        "max_suspensions": MAX_SUSPENSIONS,
     }

@@ -25,19 +25,19 @@ from activities.contracts import CodeAnswer, CodeCall, RunCode
 from activities.material import MaterialFunctions
 from activities.text import readable
 
-__all__ = ["TIGHT", "BlockEnd", "Printed", "run_step"]
+__all__ = ["LOADED_SIZE_FACTOR", "BlockEnd", "Printed", "run_step"]
 
-GRACE = 3.0
+GRACE_SECONDS = 3.0
 """Seconds beyond all time by the clock until a block is ended from outside; the interpreter should do it
 itself."""
 LOOK_SECONDS = 0.05
 """How often the processor's time is looked at."""
 TRY_SECONDS = 5.0
 """For trying a state out; one that takes longer counts as usable."""
-TIGHT = 32
+LOADED_SIZE_FACTOR = 32
 """A state may need this many times its size when it is loaded. One that could then exceed the memory
 limit is tried out first."""
-MOST_ENDS = 100
+MAX_CAUGHT_ENDS = 100
 """How often a block that catches its end may go on before it is stopped."""
 ERROR_CHARS = 4000
 """The longest text of an error."""
@@ -105,7 +105,7 @@ async def run_step(
         async with pool.session(limits) as session:
             block = _Block(effect, session, printed, functions, _ComputingTime(session.worker_pid))
             try:
-                async with asyncio.timeout(limits.seconds + pool.patience + GRACE) as clock:
+                async with asyncio.timeout(limits.seconds + pool.patience + GRACE_SECONDS) as clock:
                     watching = asyncio.create_task(block.time.limit(limits.seconds, clock))
                     try:
                         outcome = await block.step(saved)
@@ -124,7 +124,7 @@ async def run_step(
 
 async def _try_out(dump: bytes, effect: RunCode, pool: Pool) -> None:
     """Raise `_StateLost` if the next block could not begin with this state: then none ever could."""
-    if len(dump) * TIGHT <= effect.limits.memory_bytes:
+    if len(dump) * LOADED_SIZE_FACTOR <= effect.limits.memory_bytes:
         return
     try:
         async with asyncio.timeout(TRY_SECONDS), pool.session(effect.limits) as session:
@@ -309,7 +309,7 @@ class _Block:
         name = str(at.function_name)
         if self.ending:
             self.ends += 1
-            if self.ends > MOST_ENDS:
+            if self.ends > MAX_CAUGHT_ENDS:
                 raise _StateLost("the block does not end, although it was ended")
             return END
         if not self._knows(name):
@@ -351,8 +351,8 @@ def _too_long(computed: float, most: float, patience: float) -> str:
     if computed > most:
         return f"TimeoutError: the block computed for longer than {most:g} s"
     return (
-        f"TimeoutError: the block did not end within {most + patience + GRACE:g} s by the clock; it computed "
-        f"for {computed:.1f} s of them and may for {most:g} s: the machine is too busy"
+        f"TimeoutError: the block did not end within {most + patience + GRACE_SECONDS:g} s by the clock; it "
+        f"computed for {computed:.1f} s of them and may for {most:g} s: the machine is too busy"
     )
 
 

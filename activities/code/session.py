@@ -24,7 +24,7 @@ __all__ = ["OTHER_VERSION", "BadSession", "SavedSession", "load_session", "save_
 
 INLINE_BYTES = 3072
 """A larger session is kept in the store; 4096 characters of base64."""
-MOST_BYTES = 2**30
+MAX_STATE_BYTES = 2**30
 """No state is larger: see `CodeLimits.state_bytes`."""
 OTHER_VERSION = "run it with the version of the worker that wrote it, or start the run again"
 
@@ -54,7 +54,7 @@ def save_session(saved: SavedSession, blobs: BlobStore) -> str:
     return f"digest:{blobs.put(packed)}"
 
 
-def load_session(text: str, blobs: BlobStore, most: int = MOST_BYTES) -> SavedSession:
+def load_session(text: str, blobs: BlobStore, most: int = MAX_STATE_BYTES) -> SavedSession:
     """The session of a text, of at most `most` bytes. Raises `BadSession` and `StoreUnavailable`."""
     kind, _, rest = text.partition(":")
     try:

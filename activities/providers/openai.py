@@ -84,7 +84,7 @@ the environment."""
 MAX_BODY_BYTES = 16 * 2**20
 """Of an answer that comes whole, and of one event of a stream. Parsed, it may take twenty times as much
 memory."""
-EVENTS = 8
+MAX_LARGE_EVENTS = 8
 """How many such bodies a stream may have: 128,000 tokens are some 40 MB."""
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 CONNECT_SECONDS = 10.0
@@ -312,7 +312,7 @@ def _reading_limit(limit: int, server: Server) -> Callable[[httpx2.Response], Aw
                 end = max(map(seen.rfind, EVENT_ENDS)) if self.streams else -1
                 event = len(seen) - end if end >= 0 else event + len(piece)
                 whole, tail = whole + len(piece), seen[-3:]
-                if event > limit or whole > EVENTS * limit:
+                if event > limit or whole > MAX_LARGE_EVENTS * limit:
                     raise reply_too_large("bytes of data", limit)
                 yield piece
 

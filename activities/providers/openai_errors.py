@@ -23,7 +23,7 @@ from activities.text import problems_text
 __all__ = ["ReportedError", "Server", "reported_error", "with_plain_errors", "without_secrets"]
 
 SECRET_CHARS = 16
-LONGEST_WAIT = 3600.0
+LONGEST_WAIT_SECONDS = 3600.0
 """Seconds; a server that wants a longer pause is asked again after this one."""
 TOO_LONG = re.compile(
     r"(maximum|max|exceeds?( the)?( available)?) context|context (length|window|size)"
@@ -172,7 +172,7 @@ class Server:
             error, cause, advice = known
             return self.error(error, cause, f"{text}; {advice}")
         if _worth_a_retry(reported, self.api):
-            wait = retry_after(reported.headers, LONGEST_WAIT)
+            wait = retry_after(reported.headers, LONGEST_WAIT_SECONDS)
             return self.error("transient", status, text, reported.wait if wait is None else wait)
         advice = (
             "redirects are not followed, so that the key goes nowhere else; correct the base URL"

@@ -74,7 +74,7 @@ WORDS = {
 UNKNOWN_KEYWORD = re.compile(r"""unknown name \\?["'](\$?\w+)\\?["'] at""", re.IGNORECASE)
 THOUGHTS = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 BRACKET = re.compile(r"[{\[]")
-TRIES = 20
+MAX_TRIED_OBJECTS = 20
 WRITTEN = re.compile(
     r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)|\[TOOL_REQUEST\]\s*(\{.*?\})\s*\[END_TOOL_REQUEST\]"
     r"|\A\s*(?:```(?:json)?\s*)?(\{.*\})\s*(?:```)?\s*\Z",
@@ -181,7 +181,7 @@ def written_calls(text: str, offered: Collection[str]) -> tuple[str, tuple[Nativ
 def holds_json(text: str) -> bool:
     """There is an object or a list in the text."""
     decoder = json.JSONDecoder()
-    for start in [found.start() for found in BRACKET.finditer(text)][:TRIES]:
+    for start in [found.start() for found in BRACKET.finditer(text)][:MAX_TRIED_OBJECTS]:
         try:
             decoder.raw_decode(text, start)
         except (ValueError, RecursionError):

@@ -21,9 +21,9 @@ __all__ = ["MODEL", "PROVIDER", "ScriptedProvider"]
 
 MODEL = "scripted (no language model)"
 """What its replies name as the model."""
-PIECES = 20
+DELAYED_REPLY_PIECES = 20
 """In how many pieces a delayed reply appears."""
-SHOWN_CHARACTERS = 300
+MAX_MESSAGE_CHARS = 300
 """Of the message that an entry did not expect."""
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -64,7 +64,7 @@ def _replies(conversation: Conversation) -> int:
 
 async def _appear(text: str, seconds: float, call: ModelCall) -> None:
     """Show the text piece by piece over this time."""
-    pieces = PIECES if seconds > 0 else 1
+    pieces = DELAYED_REPLY_PIECES if seconds > 0 else 1
     for number in range(pieces):
         await asyncio.sleep(seconds / pieces)
         call.on_text(text[len(text) * number // pieces : len(text) * (number + 1) // pieces])
@@ -98,7 +98,7 @@ def _from_script(
     if entry.otherwise is not None:
         return _text(_fill_in(entry.otherwise, names)), ()
     newest = before_replies[-1]
-    shown = newest if len(newest) <= SHOWN_CHARACTERS else newest[: SHOWN_CHARACTERS - 1] + "…"
+    shown = newest if len(newest) <= MAX_MESSAGE_CHARS else newest[: MAX_MESSAGE_CHARS - 1] + "…"
     raise _failed(
         "script_mismatch",
         f"entry {number + 1} of {len(script)} expected /{entry.expect}/ in the newest message, "
@@ -147,8 +147,8 @@ def _text(value: JsonValue) -> str:
 # -- without a script ----------------------------------------------------------------------------------
 
 WORD = re.compile(r"[^\W\d_][\w-]{2,}")
-SHOWN_LINES = 5
-SHOWN_WIDTH = 200
+MAX_SHOWN_LINES = 5
+MAX_LINE_CHARS = 200
 
 
 def _without_script(call: ModelCall) -> tuple[str, tuple[NativeCall, ...]]:
@@ -191,7 +191,9 @@ def _report(conversation: Conversation) -> str:
     answer = "FINAL ANSWER: I am Ratchet's script, not a language model, so I cannot answer this."
     first_reply = next((n for n, m in enumerate(conversation) if m.role == "assistant"), len(conversation))
     results = [m.content for m in conversation.messages[first_reply:] if m.role != "assistant"]
-    lines = [line[:SHOWN_WIDTH] for text in results for line in text.strip().splitlines()[:SHOWN_LINES]]
+    lines = [
+        line[:MAX_LINE_CHARS] for text in results for line in text.strip().splitlines()[:MAX_SHOWN_LINES]
+    ]
     return "\n".join(
         [f"{answer} The tools returned:" if lines else f"{answer} No tool returned anything.", *lines]
     )

@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS tool_outputs(
 """
 BUSY_SECONDS = 0.5
 """The event loop waits with it, so not for long: sending again costs less."""
-REMEMBERED = 256
+MAX_REMEMBERED_ENTRIES = 256
 """Conversations and setups in memory: about as many runs as one worker serves at a time."""
 
 Messages = TypeAdapter(tuple[Message, ...])
@@ -46,7 +46,9 @@ class ConversationCache:
     It belongs to one thread: the calls are small, below a millisecond when memory has the answer.
     """
 
-    def __init__(self, path: Path, remembered: int = REMEMBERED, keys: Keys | None = None) -> None:
+    def __init__(
+        self, path: Path, remembered: int = MAX_REMEMBERED_ENTRIES, keys: Keys | None = None
+    ) -> None:
         self._remembered, self._keys = remembered, keys or Keys()
         self._memory: OrderedDict[str, Conversation | Setup | str] = OrderedDict()
         self._file = DisposableFile(path, SCHEMA, BUSY_SECONDS)

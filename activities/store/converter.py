@@ -49,7 +49,7 @@ from activities.text import problems_text
 
 __all__ = ["HandlersConverter", "StrictConverter", "data_converter"]
 
-THRESHOLD = 16 * 1024
+BLOB_THRESHOLD_BYTES = 16 * 1024
 """Payloads of this many bytes or more are kept in the blob store."""
 INLINE_BYTES = 100_000
 """The same for what programs of others read, such as a run's result: they have no access to the store."""
@@ -73,7 +73,7 @@ REPLACED = {UNSIGNED: UNSIGNED_TEXT, UNREADABLE: STRANGE}
 SHORT = (ModelInput, ModelReplied, ToolInput, ToolResult)
 """Written without the fields that have their default. Their unions need none of those to be read."""
 PROTOBUF = (b"json/protobuf", b"binary/protobuf")
-MOST_ERRORS = 20
+MAX_SHOWN_ERRORS = 20
 
 log = structlog.get_logger("ratchet")
 
@@ -93,7 +93,7 @@ def data_converter(store: tuple[BlobStore, StoreSecret] | None, keys: Keys | Non
 
     def chosen(_: StorageDriverSelectContext, payload: Payload) -> StorageDriver | None:
         # taken off again: Temporal's command line shows JSON only without marks
-        limit = INLINE_BYTES if payload.metadata.pop(INLINE, None) else THRESHOLD
+        limit = INLINE_BYTES if payload.metadata.pop(INLINE, None) else BLOB_THRESHOLD_BYTES
         return driver if payload.ByteSize() >= limit else None
 
     storage = ExternalStorage(drivers=[driver], driver_selector=chosen, payload_size_threshold=0)
@@ -316,8 +316,8 @@ def _readable(number: int, payload: Payload, hint: type | None) -> Payload:
 
 def _validation_error(error: ValidationError, wanted: type | None) -> ApplicationError:
     models = [kind for kind in (wanted, *get_args(wanted)) if _is_model(kind)]
-    details = error.errors(include_url=False, include_input=False, include_context=False)[:MOST_ERRORS]
-    text = problems_text(error, MOST_ERRORS)
+    details = error.errors(include_url=False, include_input=False, include_context=False)[:MAX_SHOWN_ERRORS]
+    text = problems_text(error, MAX_SHOWN_ERRORS)
     if any(one["type"] == "extra_forbidden" and len(one["loc"]) == 1 for one in details):
         text += f"; the fields are {', '.join(name for kind in models for name in kind.model_fields)}"
     names = [kind.__name__ for kind in models] or [getattr(wanted, "__name__", "value")]

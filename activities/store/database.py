@@ -27,7 +27,7 @@ BUSY_SECONDS = 30
 """How long a writer of a file waits for another one."""
 CONNECT_SECONDS = 10
 """How long a call waits for a connection: it holds a thread meanwhile."""
-CONNECTIONS = 8
+MAX_CONNECTIONS = 8
 """The most of one process."""
 IDLE_SECONDS = 60
 SCHEMA_LOCK = 0x7261_7463_6865_74
@@ -215,7 +215,7 @@ class Postgres:
                     # through PgBouncer the next transaction may be of another connection
                     kwargs={"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None},
                     min_size=0,
-                    max_size=CONNECTIONS,
+                    max_size=MAX_CONNECTIONS,
                     timeout=CONNECT_SECONDS,
                     max_idle=IDLE_SECONDS,
                     check=ConnectionPool.check_connection,

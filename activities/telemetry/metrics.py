@@ -22,9 +22,9 @@ from activities.telemetry.attempts import Archived, Attempt, ToolAttempt
 
 __all__ = ["Metrics"]
 
-MOST_VALUES = 200
+MAX_LABEL_VALUES = 200
 """Different values of one label; further ones are counted as `other`."""
-MOST_BYTES = 4 * 2**20
+MAX_SDK_METRICS_BYTES = 4 * 2**20
 """Of the metrics of Temporal's SDK."""
 CALL_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 LONG_SECONDS = (0.1, 1, 10, 60, 300, 1800, 3600, 6 * 3600, 86_400, 7 * 86_400)
@@ -180,7 +180,7 @@ class Metrics:
     def _bounded_value(self, label: str, value: object) -> str:
         """The value, or `other`: whoever starts runs may name agents and models as they like."""
         text, known = str(value)[:100], self._values[label]
-        if text not in known and len(known) >= MOST_VALUES:
+        if text not in known and len(known) >= MAX_LABEL_VALUES:
             return "other"
         known.add(text)
         return text
@@ -208,7 +208,7 @@ class _OfTemporal(Collector):
             suppress(OSError, ValueError),
             build_opener(ProxyHandler({})).open(self._url, timeout=2) as answer,
         ):
-            yield from text_string_to_metric_families(answer.read(MOST_BYTES).decode())
+            yield from text_string_to_metric_families(answer.read(MAX_SDK_METRICS_BYTES).decode())
 
     def describe(self) -> Iterable[Metric]:
         """None in advance."""

@@ -20,7 +20,7 @@ from activities.contracts import RelativePath, compiled
 from activities.files import FilesRoot, PathError
 from activities.tools import Tool, ToolCallContext
 
-SECONDS = 20.0
+SEARCH_SECONDS = 20.0
 """A search that takes longer ends with what it found by then."""
 MAX_VALUES = 100_000
 """The most values that are counted; memory is bounded."""
@@ -133,7 +133,7 @@ def run(params: Params, call: ToolCallContext) -> str:
             f"count_by counts by the first group, and {params.pattern[:200]!r} has none; "
             "put parentheses around the part to count by"
         )
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + SEARCH_SECONDS
     search = Search(
         FilesRoot.of(call.settings), params, pattern, lambda: call.cancelled() or time.monotonic() > deadline
     )
@@ -143,7 +143,7 @@ def run(params: Params, call: ToolCallContext) -> str:
     if search.skipped:
         report.append(f"[{search.skipped} files skipped: not text, too large or not readable]")
     if search.stopped:
-        report.append(f"[stopped after {SECONDS:g} s; narrow path or glob to search the rest]")
+        report.append(f"[stopped after {SEARCH_SECONDS:g} s; narrow path or glob to search the rest]")
     return "\n".join(report)
 
 

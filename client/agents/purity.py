@@ -39,7 +39,7 @@ __all__ = ["ImpureMachine", "observer_for"]
 
 MAX_SHOWN_CHARS = 200
 """Characters of each of the two values in an error."""
-SECONDS = 60.0
+ANSWER_SECONDS = 60.0
 """For an answer; a server gives a visit about two, but modules may be slow to load."""
 KEPT_VARIABLES = (
     "PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
@@ -238,7 +238,7 @@ class OtherProcess:
 
     It is started by the first question, and by one that comes after it has ended."""
 
-    def __init__(self, seconds: float = SECONDS) -> None:
+    def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._popen: subprocess.Popen[bytes] | None = None

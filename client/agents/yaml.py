@@ -30,7 +30,7 @@ MOST_VALUES = 50_000
 """Aliases count as often as they are used: a small text can mean billions of values."""
 MOST_MERGES = 100
 """What they take grows with their square."""
-SHOWN_PROBLEMS = 12
+MAX_SHOWN_PROBLEMS = 12
 PASTED_KEY = re.compile(r': *"[^"\n]*": *[A-Za-z0-9+/]{43}=')
 PASTED_HINT = "; of the line that `ratchet key show FILE` prints, the part after the name is the key"
 """Where that whole line stands behind a name."""
@@ -84,7 +84,7 @@ def parse(text: str, source: str) -> tuple[Any, Places]:
 
 def problems(error: ValidationError, model: type[BaseModel]) -> list[FileProblem]:
     """Each error of a validation in plain words."""
-    return [_problem(detail, model) for detail in problems_of(error)[:SHOWN_PROBLEMS]]
+    return [_problem(detail, model) for detail in problems_of(error)[:MAX_SHOWN_PROBLEMS]]
 
 
 def problem_text(error: ValidationError, model: type[BaseModel]) -> str:

@@ -7,7 +7,7 @@ no counterexample.
 `judged` plays such a cassette with today's machine. It fails while the property is broken, and also where
 nobody can tell: silence is no proof. Nothing is compared with the recorded course, so a question that is put
 in other words gets its answer all the same. What the run asks beyond the way gets every answer of the domain,
-one after the other, for up to `MORE` such questions.
+one after the other, for up to `MAX_EXTRA_QUESTIONS` such questions.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ from workflows.verify.runs.watch import Broken, Watch
 
 __all__ = ["NotReproduced", "judged", "reproduced", "task_of"]
 
-BEGAN = 1_767_225_600.0
+BEGAN_AT = 1_767_225_600.0
 """When the run of a counterexample begins: 2026-01-01, in seconds since 1970."""
-DEADLINE = 60
+DEADLINE_SECONDS = 60
 """Seconds after which a request that nobody decides expires."""
-ROUNDS = 3
+MIN_ROUNDS = 3
 """So often at least the engine has gone round where a run is said to do so for ever."""
-SECONDS = 60
+PLAY_SECONDS = 60
 """The longest that one run is played."""
-MORE = 2
+MAX_EXTRA_QUESTIONS = 2
 """Questions beyond the way that are answered."""
-PLAYS = 1000
+MAX_PLAYS = 1000
 """Runs that are played to judge one file."""
 NEVER_FAILS: dict[type[Effect[Any]], str] = {
     AskPerson: "a person's request that fails; in a run it is decided or expires",
@@ -100,7 +100,7 @@ def task_of(machine: Machine, scenario: Scenario, violation: Violation, tools: S
     asked = sorted({
         result.tool for one in exchanges for result in _results(one.answer) if result.error in BY_PEOPLE
     })  # fmt: skip
-    waits = {"deadline_seconds": DEADLINE, "at_deadline": "reject"}
+    waits = {"deadline_seconds": DEADLINE_SECONDS, "at_deadline": "reject"}
     rules = [{"tools": asked, "ask": "always"}] if asked else []
     most = {"max_transitions": 100 + 10 * len(exchanges)} if violation.rounds else {}
     return AgentTask.model_validate({
@@ -161,7 +161,7 @@ def _unlike(violation: Violation, played: _Play) -> str:
         return f"it asked for something else after {played.number} of {size} answers{problem}"
     if violation.rounds:
         gone = (played.number - size) // violation.rounds
-        return "" if gone >= ROUNDS else f"it went round {max(gone, 0)} times only{problem}"
+        return "" if gone >= MIN_ROUNDS else f"it went round {max(gone, 0)} times only{problem}"
     if not any(_is_it(one, violation) for one in alike):
         return f"it broke in another way: {alike[0].detail}"
     if not any(_is_it(one, violation) and one.answers == size for one in alike):
@@ -248,14 +248,16 @@ class _Judge:
         given, plays = 0, 0
         while waiting:
             plays += 1
-            if plays > PLAYS:
-                return _unknown(f"{PLAYS} ways of answering what the run asks beyond the file are not all")
+            if plays > MAX_PLAYS:
+                return _unknown(
+                    f"{MAX_PLAYS} ways of answering what the run asks beyond the file are not all"
+                )
             more = waiting.popleft()
             played = await self._played(more)
             if worst := self._problem(played):
                 return worst
             given = max(given, played.number)
-            if played.beyond is not None and len(more) < MORE:
+            if played.beyond is not None and len(more) < MAX_EXTRA_QUESTIONS:
                 number, effect = played.beyond
                 waiting.extend({**more, number: one.answer} for one in domain.answers(effect))
         if not given and self.way.answers and played.beyond is not None:
@@ -322,13 +324,13 @@ class _Play:
     async def play(self, task: AgentTask, runs: LocalRuns) -> _Play:
         """Play until the run ends, or asks what no answer is left for."""
         times = count()
-        runs.decide, runs.watch, runs.now = self._decide, self._begun, lambda: BEGAN + next(times)
+        runs.decide, runs.watch, runs.now = self._decide, self._begun, lambda: BEGAN_AT + next(times)
         try:
-            await asyncio.wait_for(runs.run(task, self._perform, trace_id="counterexample"), SECONDS)
+            await asyncio.wait_for(runs.run(task, self._perform, trace_id="counterexample"), PLAY_SECONDS)
         except _Stopped:
             pass
         except TimeoutError:
-            self.problem = f"the run has not ended after {SECONDS} s"
+            self.problem = f"the run has not ended after {PLAY_SECONDS} s"
         except InvalidTask as error:
             self.problem = f"today's code refuses the task: {error}"
         except ImpureMachine as error:

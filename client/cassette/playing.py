@@ -37,7 +37,7 @@ from workflows.task import InvalidTask
 
 __all__ = ["CassetteVerdict", "play"]
 
-QUIET = 40
+QUIET_TURNS = 40
 """After so many turns of the event loop without news, a run counts as waiting for something from outside."""
 FREE_FIELDS = {
     "ask_model": None,
@@ -220,7 +220,7 @@ class _Player(Recorder):
     async def settle(self) -> None:
         """Until the run waits for something from outside."""
         quiet, news = 0, self.news
-        while quiet < QUIET and not self.difference:
+        while quiet < QUIET_TURNS and not self.difference:
             await asyncio.sleep(0)
             quiet, news = (quiet + 1, news) if news == self.news else (0, self.news)
         if self._root is not None and self._root.done() and not self._root.cancelled():

@@ -47,7 +47,7 @@ INSIDE = re2.compile(
 """In a text: `password=...`, `"token": "..."`, bearer tokens, keys of well-known forms, passwords in
 addresses, private keys."""
 START = re.compile(r"[{\[]")
-SHORTEST = 6
+MIN_SECRET_CHARS = 6
 """Characters of a secret that is found by its name: a shorter one would be found in other words, too. Digits,
 of a number."""
 OWN_NAME = 16
@@ -58,7 +58,9 @@ OF_THE_FORMAT = {"tools", "runs", "cassette", "run"}
 
 def secrets_of_environment() -> tuple[str, ...]:
     """Values of this process's environment whose names say that they are secrets, API keys among them."""
-    return tuple(value for name, value in os.environ.items() if NAME.search(name) and len(value) >= SHORTEST)
+    return tuple(
+        value for name, value in os.environ.items() if NAME.search(name) and len(value) >= MIN_SECRET_CHARS
+    )
 
 
 def without_secrets(
@@ -104,7 +106,7 @@ def without_secrets(
 
 
 def _secrets_in(name: str, text: str, patterns: Sequence[Any]) -> Iterator[str]:
-    is_named = NAME.search(name) is not None and len(text) >= SHORTEST
+    is_named = NAME.search(name) is not None and len(text) >= MIN_SECRET_CHARS
     if is_named or any(pattern.fullmatch(name) for pattern in patterns):
         yield text.removeprefix("Bearer ").removeprefix("Basic ")
     for match in INSIDE.finditer(text):
@@ -121,7 +123,7 @@ def _secret_numbers(values: Any, patterns: Sequence[Any]) -> dict[str, None]:
     return {
         number: None
         for name, number in named
-        if len(number) >= SHORTEST and not COUNT.search(name)
+        if len(number) >= MIN_SECRET_CHARS and not COUNT.search(name)
         if NAME.search(name) or any(pattern.fullmatch(name) for pattern in patterns)
     }
 

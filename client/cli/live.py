@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveView", "heartbeats"]
 
-GUTTER = 5
+GUTTER_COLUMNS = 5
 """Columns of the step's number."""
 THOUGHT_LINES, RESULT_LINES = 12, 6
 SPOKEN_CHARACTERS = 100
@@ -114,7 +114,7 @@ class LiveView:
         self._progress.bug = next((text for key, text in beat.failures.items() if key == text), "")
         news |= {text: text for text in beat.paused_calls}
         for text in (text for key, text in news.items() if key not in self._failed):
-            self._print([hanging_text(text, self.console, GUTTER, "! ", style="yellow")])
+            self._print([hanging_text(text, self.console, GUTTER_COLUMNS, "! ", style="yellow")])
         self._failed |= news.keys()
 
     @contextmanager
@@ -315,12 +315,12 @@ class _Blocks:
     # -- lines --------------------
 
     def _hang(self, text: str, mark: str, style: str, lines: int | None = None) -> Text:
-        return hanging_text(text, self._console, GUTTER, mark, style=style, lines=lines)
+        return hanging_text(text, self._console, GUTTER_COLUMNS, mark, style=style, lines=lines)
 
     def _call(self, call: ShownCall) -> Text:
         line = self._hang(" ".join(call.heading.split()), "→ ", "")
-        line.stylize("cyan", GUTTER, GUTTER + 2)
-        line.stylize("bold", GUTTER + 2, GUTTER + 2 + len(call.tool or call.title))
+        line.stylize("cyan", GUTTER_COLUMNS, GUTTER_COLUMNS + 2)
+        line.stylize("bold", GUTTER_COLUMNS + 2, GUTTER_COLUMNS + 2 + len(call.tool or call.title))
         return line
 
     def _put(self, line: Text) -> Iterator[Text]:
@@ -328,8 +328,8 @@ class _Blocks:
         yield from self._release()
         if self._open != self._place:
             self._open = self._place
-            number = Text(f"{self._place[1]:>{GUTTER - 2}}  ", style="bold cyan")
-            line = number.append_text(line[GUTTER:])
+            number = Text(f"{self._place[1]:>{GUTTER_COLUMNS - 2}}  ", style="bold cyan")
+            line = number.append_text(line[GUTTER_COLUMNS:])
             yield Text()
         yield line
 

@@ -30,7 +30,7 @@ __all__ = ["changed", "check", "held", "let_go", "loaded_lines", "stamps", "star
 
 LOOK_SECONDS = 1.0
 """How often the files are looked at."""
-HELD = "_RATCHET_HELD"
+LOCK_VARIABLE = "_RATCHET_HELD"
 """Environment: the descriptor of the lock that keeps the server until the new process has joined it."""
 START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import check; check()"
 Stamps = Mapping[Path, tuple[int, int] | None]
@@ -141,7 +141,7 @@ def _short(module: str) -> str:
 def start_again(lock: int | None) -> NoReturn:
     """Replace this process by one of the same command. `lock` is what it holds of the server's users."""
     if lock is not None:
-        os.environ[HELD] = str(lock)
+        os.environ[LOCK_VARIABLE] = str(lock)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
@@ -155,6 +155,6 @@ def held(home: Path) -> int:
 
 def let_go() -> None:
     """In the new process, once it has joined the server: give the lock back."""
-    if lock := os.environ.pop(HELD, ""):
+    if lock := os.environ.pop(LOCK_VARIABLE, ""):
         with suppress(OSError, ValueError):
             os.close(int(lock))

@@ -64,7 +64,7 @@ STEP_LINES = 6
 MAX_COMPARISON_COLUMNS = 160
 """Columns of a comparison; wider ones are hard to read."""
 NAME_COLUMNS = 8
-INDENT = 6
+MIN_INDENT = 6
 """Least indent of what continues a line of a block."""
 
 
@@ -118,7 +118,7 @@ def hanging_text(
 
 
 def wrapped_block(block: Text, console: Console) -> Text:
-    """Wrap each line of a block. Its continuation is indented like it, at least by `INDENT`."""
+    """Wrap each line of a block. Its continuation is indented like it, at least by `MIN_INDENT`."""
     if not console.is_terminal:
         return block
     lines: list[Text] = []
@@ -130,7 +130,7 @@ def wrapped_block(block: Text, console: Console) -> Text:
         if rest:
             more = line[len(first.plain) :]
             more = more[len(more.plain) - len(more.plain.lstrip(" ")) :]
-            by = min(max(own, INDENT), console.width // 2)
+            by = min(max(own, MIN_INDENT), console.width // 2)
             lines += [Text(" " * by).append_text(one) for one in more.wrap(console, console.width - by)]
     return Text("\n").join(lines)
 

@@ -37,7 +37,7 @@ __all__ = ["Console", "Handler", "PageParts", "form_of", "link"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 FORM_BYTES = 2 * 2**20
-NOTES = 100
+MAX_NOTES = 100
 LOOK_SECONDS, BEAT_SECONDS = 1.0, 15.0
 """How often an open page is compared with what there is; how often a silent stream says that it lives."""
 STREAMS, TURN_SECONDS = 4, 5
@@ -115,7 +115,7 @@ class Console:
             name = secrets.token_urlsafe(8)
             self._notes[name] = note
             query["note"] = name
-            while len(self._notes) > NOTES:
+            while len(self._notes) > MAX_NOTES:
                 del self._notes[next(iter(self._notes))]
         return RedirectResponse(f"{link(path, **query)}{f'#{part}' if part else ''}", 303)
 

@@ -46,9 +46,9 @@ if TYPE_CHECKING:  # what shows runs imports Temporal, which takes the process h
 
 __all__ = ["Radii", "Radius", "RadiusQuestion", "RadiusRow", "answer_to", "question_of_run", "serve"]
 
-KEPT = 200
+MAX_KEPT_RADII = 200
 """Radii that are kept."""
-SECONDS = 60
+ANSWER_SECONDS = 60
 """For an answer. The solver gives up a question after five."""
 ELSEWHERE = "`ratchet verify agent` shows more."
 START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import serve; serve()"
@@ -101,11 +101,11 @@ async def answer_to(question: RadiusQuestion) -> Radius:
     except OSError as error:
         return Radius(problem=f"The solver's process cannot be started: {error}. {ELSEWHERE}")
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             written, _ = await process.communicate(question.model_dump_json().encode())
         return Radius.model_validate_json(written)
     except TimeoutError:
-        return Radius(problem=f"The solver found no answer in {SECONDS} s. {ELSEWHERE}")
+        return Radius(problem=f"The solver found no answer in {ANSWER_SECONDS} s. {ELSEWHERE}")
     except ValueError:
         return Radius(problem=f"The solver's process ended with {process.returncode}. {ELSEWHERE}")
     finally:
@@ -254,7 +254,7 @@ class Radii:
         digest = _digest(question)
         if digest not in self._known:
             self._known[digest] = asyncio.create_task(self._ask(question))
-            while len(self._known) > KEPT and next(iter(self._known.values())).done():
+            while len(self._known) > MAX_KEPT_RADII and next(iter(self._known.values())).done():
                 self._known.popitem(last=False)
         return self._known[digest]
 

@@ -19,7 +19,7 @@ __all__ = ["Comparison", "Side", "StepOf", "StepPair", "align_steps", "compare"]
 
 DEEDS = {"machine", "state", "event", "to", "thought", "asked", "error", "by", "patch", "messages", "beside"}
 """Fields of a record that say what was done; the others say when, and what it cost."""
-MARGIN = 60
+TIME_MARGIN_SECONDS = 60
 """Seconds before and after a run in which a number is taken for one of its times."""
 A_TIME, A_CALL, THIS_RUN = "(a time)", "(a call)", "(this run)"
 OPAQUE = {("code", "session")}
@@ -185,7 +185,10 @@ class _Log:
     def __init__(self, records: Sequence[Record], run: str) -> None:
         self._run = run
         times = [record.at for record in records]
-        self._times = (min(times, default=0) - MARGIN, max(times, default=0) + MARGIN)
+        self._times = (
+            min(times, default=0) - TIME_MARGIN_SECONDS,
+            max(times, default=0) + TIME_MARGIN_SECONDS,
+        )
         self._calls = {call.id for record in records for one in record.messages for call in one.tool_calls}
         reader = RecordReader()
         self._readings = {record.seq: reader.read(record) for record in records}

@@ -11,7 +11,7 @@ from activities.contracts import Frozen
 
 __all__ = ["Difference", "first_difference"]
 
-AROUND = 24
+CONTEXT_CHARS = 24
 """Characters before the place where two texts differ, and twice as many after it."""
 MISSING: Any = object()
 
@@ -49,8 +49,8 @@ def _shown(value: Any, other: Any) -> str:
     if isinstance(value, str) and isinstance(other, str):
         shorter = min(len(value), len(other))
         first = next((i for i in range(shorter) if value[i] != other[i]), shorter)
-        start, end = max(first - AROUND, 0), first + 2 * AROUND
+        start, end = max(first - CONTEXT_CHARS, 0), first + 2 * CONTEXT_CHARS
         text = json.dumps(value[start:end], ensure_ascii=False)
         return f"{'…' if start else ''}{text}{'…' if end < len(value) else ''}"
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 4 * AROUND else f"{text[: 4 * AROUND]}…"
+    return text if len(text) <= 4 * CONTEXT_CHARS else f"{text[: 4 * CONTEXT_CHARS]}…"

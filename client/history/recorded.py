@@ -44,7 +44,7 @@ BRING_TOOLS: dict[str, type[ModelReplied | ToolsDescribed]] = {
     "describe_tools": ToolsDescribed,
 }
 """Activities whose results bring the specs of a run's tools."""
-TOLD: dict[str, type[ModelReplied | ToolResult | CodeStepped]] = {
+ANSWER_TYPES: dict[str, type[ModelReplied | ToolResult | CodeStepped]] = {
     "ask_model": ModelReplied,
     "call_tool": ToolResult,
     "run_code": CodeStepped,
@@ -148,7 +148,7 @@ async def _told(temporal: Client, call: HistoryEvent, event: HistoryEvent) -> It
     """What a call that has ended says, as fields of records."""
     scheduled, converter = call.activity_task_scheduled_event_attributes, temporal.data_converter
     kind = scheduled.activity_type.name
-    if kind not in TOLD:
+    if kind not in ANSWER_TYPES:
         return ()
     ended = LoggedCall(
         kind=kind, id=scheduled.activity_id, title=await _value(converter, [call.user_metadata.summary], str)
@@ -161,7 +161,7 @@ async def _told(temporal: Client, call: HistoryEvent, event: HistoryEvent) -> It
         ended = ended.model_copy(update={"output": text, "error": error})
         return ({"event": EffectFailed.__name__, "answered": (ended,)},)
     answer = await _value(
-        converter, event.activity_task_completed_event_attributes.result.payloads, TOLD[kind]
+        converter, event.activity_task_completed_event_attributes.result.payloads, ANSWER_TYPES[kind]
     )
     match answer:
         case ModelReplied():

@@ -48,7 +48,7 @@ __all__ = [
     "scenarios_of", "verify",
 ]  # fmt: skip
 
-SECONDS = 60.0
+SCENARIO_SECONDS = 60.0
 """How long one scenario is explored, in seconds."""
 FIXED_FACTS = {
     "run.now": "the clock",
@@ -70,7 +70,7 @@ ANSWER_CHARS = 400
 """Characters of an answer in a report."""
 DOMAIN_CHARS = 108
 """Characters of a line of the domain in a report."""
-SETTINGS = 12
+MAX_OPTION_SCENARIOS = 12
 """Scenarios that are made of a machine's options, beside the default ones."""
 
 
@@ -291,7 +291,7 @@ def verify(
     scenarios: Sequence[Scenario] = (),
     tools: Sequence[ToolSpec] = (),
     extensions: Extensions | None = None,
-    seconds: float = SECONDS,
+    seconds: float = SCENARIO_SECONDS,
     progress: Callable[[str, Explored], None] = lambda scenario, found: None,
 ) -> MachineReport:
     """Explore the machine's scenarios, or those given, for at most so many seconds each.
@@ -456,7 +456,9 @@ def _derived(machine: Machine) -> tuple[Scenario, ...]:
         for name, one in fields.items()
         for value in _choices(one)
     ]
-    found = tuple(one for one in (Scenario(), *smallest, *varied[:SETTINGS]) if _begins(machine, one))
+    found = tuple(
+        one for one in (Scenario(), *smallest, *varied[:MAX_OPTION_SCENARIOS]) if _begins(machine, one)
+    )
     return found or (Scenario(),)
 
 

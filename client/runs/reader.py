@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunLog", "RunReader"]
 
-MOST_ENDS = 10_000
+MAX_REMEMBERED_ENDS = 10_000
 """Ends of runs that a reader remembers."""
 
 
@@ -152,7 +152,7 @@ class RunReader:
                     return None  # what it has is the end before a reset
                 if (ok := await self.archive.ended_well(line.id)) is not None:
                     self._ends[place] = ok
-                    while len(self._ends) > MOST_ENDS:
+                    while len(self._ends) > MAX_REMEMBERED_ENDS:
                         del self._ends[next(iter(self._ends))]
         return self._ends.get(place)
 

@@ -43,7 +43,7 @@ START_MARK = "start"
 """Name in a run's memo of what tells one call of `start` from all others."""
 START_SECONDS = 60
 """How long `start` tries again where the server is busy."""
-LONGEST_PAUSE = 5.0
+LONGEST_PAUSE_SECONDS = 5.0
 """Seconds between two of these tries."""
 
 
@@ -141,7 +141,7 @@ class AgentClient(RunCommander):
                 if time.monotonic() > until:
                     raise
             await asyncio.sleep(random.uniform(pause / 2, pause))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _start(self, task: AgentTask, run: str, task_queue: str, mark: str) -> None:
         """One try. One before it may have started the run, and only its answer was lost: `mark` tells."""

@@ -53,7 +53,7 @@ LOCK_SECONDS = 90
 """Longer than a start takes."""
 STOP_SECONDS = 0.5
 """The server drains for 1.5 s, but nobody is connected any more; then it is killed. SQLite is made for it."""
-ATTEMPTS = 5
+START_ATTEMPTS = 5
 """Starts, each with other ports, when another program takes a free port in the meantime."""
 SPACE_BYTES = 64 * 1024 * 1024
 LOG_LINES = 8
@@ -381,7 +381,7 @@ async def _start(home: Path, ports: Ports) -> ServerRecord:
         try:
             await _wait_ready(home, record)
         except ServerError:
-            if attempt == ATTEMPTS or "address already in use" not in _log(home):
+            if attempt == START_ATTEMPTS or "address already in use" not in _log(home):
                 raise
             await _stop(home)
             last, ui_port, attempt = 0, record.ui_port, attempt + 1

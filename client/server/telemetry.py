@@ -25,7 +25,7 @@ __all__ = ["set_runtime", "showing_waiting", "worker_telemetry"]
 
 WAITING = SearchAttributeKey.for_keyword("AgentWaiting")
 SINCE = SearchAttributeKey.for_datetime("AgentWaitingSince")
-PAUSE = 10
+PAUSE_SECONDS = 10
 """Seconds between two looks at what waits for people."""
 
 log = structlog.get_logger("ratchet")
@@ -63,7 +63,7 @@ async def _watch(client: Client, metrics: Metrics) -> None:
             metrics.show_waiting(map(_waiting_of, found))
         except Exception as error:  # noqa: BLE001  # the server may be away for a while
             log.info("metrics.not_read", error=str(error))
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _waiting_of(run: WorkflowExecution) -> tuple[str, float]:

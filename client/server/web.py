@@ -23,7 +23,7 @@ __all__ = ["CLOSE", "body_of", "fields_of", "serving"]
 
 SILENT_SECONDS, BODY_SECONDS = 30, 30
 """How long a connection may send nothing before its request has come; how long a whole body may take."""
-WAITING = 100
+MAX_WAITING_CONNECTIONS = 100
 """Connections that wait to be accepted."""
 CLOSE = {"connection": "close"}
 """Of an answer to a request whose body is not read."""
@@ -91,7 +91,7 @@ def _listener(what: str, host: str, ports: Sequence[int], advice: str) -> socket
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-            listener.listen(WAITING)
+            listener.listen(MAX_WAITING_CONNECTIONS)
         except OSError as error:
             listener.close()
             problem = error

@@ -45,7 +45,7 @@ from tests.activities.evidencekit import (
     retold,
 )
 from workflows.api import WORKFLOW_TYPE, AgentSpec, AgentTask
-from workflows.engine.calls.done import HARMLESS, MAX_CALLS
+from workflows.engine.calls.done import HARMLESS_EFFECTS, MAX_CALLS
 from workflows.engine.calls.records import NOT_MADE
 from workflows.gate.approvals import ApprovalPolicy
 from workflows.gate.decisions import IMMEDIATE, PASSED_DOWN
@@ -348,7 +348,7 @@ def test_verifier_knows_the_words_of_this_release(tmp_path: Path) -> None:
     assert {*get_args(EventName)} - {"Warned"} == verify_evidence.OF_REQUESTS
     assert DEFAULT_EFFECT_MODES == verify_evidence.USUAL_MODES
     assert get_args(ToolEffect) == verify_evidence.EFFECTS
-    assert ({*verify_evidence.HARMLESS}, verify_evidence.RESULT_CALLS) == (HARMLESS, MAX_CALLS)
+    assert ({*verify_evidence.HARMLESS}, verify_evidence.RESULT_CALLS) == (HARMLESS_EFFECTS, MAX_CALLS)
     assert {*get_args(ApprovalMode)} - {"never", "rules"} == verify_evidence.NEVER_UNASKED
     assert {*get_args(ApprovalMode)} - {"never", "rules", "reject"} == verify_evidence.ASKING
     assert verify_evidence.NOT_MADE - {"depth_limit", "inner_machine"} == NOT_MADE

@@ -15,7 +15,7 @@ from activities.contracts import MaterialRef
 from activities.material import (
     REACH_BYTES,
     SLICE_CHARS,
-    STRIDE,
+    STRIDE_BYTES,
     WINDOW_BYTES,
     Material,
     MaterialFunctions,
@@ -25,7 +25,9 @@ from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore
 from tests.activities.codekit import kept
 
 
-@pytest.mark.parametrize("chars", [0, 1, STRIDE - 1, STRIDE, STRIDE + 1, 3 * STRIDE + 5])
+@pytest.mark.parametrize(
+    "chars", [0, 1, STRIDE_BYTES - 1, STRIDE_BYTES, STRIDE_BYTES + 1, 3 * STRIDE_BYTES + 5]
+)
 async def test_kept_text_comes_back(blobs: BlobStore, chars: int) -> None:
     text = ("aé😀\n" * chars)[:chars]
     material = await Materials(blobs).open(kept(text, blobs))
@@ -55,7 +57,7 @@ places = st.none() | st.integers(-60, 60)
 @settings(deadline=None)
 @given(text=st.text(max_size=40), around=st.integers(0, 2), start=places, end=places)
 def test_slice_is_pythons(text: str, around: int, start: int | None, end: int | None) -> None:
-    text = "é" * STRIDE * around + text
+    text = "é" * STRIDE_BYTES * around + text
     assert Material(text.encode()).slice(start, end) == text[start:end]
 
 

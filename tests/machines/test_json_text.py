@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from activities.contracts import NativeCall
 from workflows.machines.common.json_text import (
-    LARGEST,
+    LARGEST_INTEGER,
     NotJson,
     call_arguments,
     clean,
@@ -28,7 +28,7 @@ from workflows.machines.common.json_text import (
 JSON = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-LARGEST, LARGEST)
+    | st.integers(-LARGEST_INTEGER, LARGEST_INTEGER)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -76,7 +76,7 @@ def test_object_among_other_text_is_refused(text: str) -> None:
     ('{"a":' * 60 + "1" + "}" * 60, "50 deep"),
     ("[" * 100_000, "not JSON"),
     (f'{{"a": {"9" * 400}}}', "9999999999"),
-    (f'{{"a": -{LARGEST + 1}}}', str(LARGEST + 1)),
+    (f'{{"a": -{LARGEST_INTEGER + 1}}}', str(LARGEST_INTEGER + 1)),
     (f'{{"a": {"9" * 100_000}}}', "9999999999"),
 ])  # fmt: skip
 def test_refusal_names_the_culprit_briefly(text: str, culprit: str) -> None:
@@ -87,7 +87,10 @@ def test_refusal_names_the_culprit_briefly(text: str, culprit: str) -> None:
 
 
 def test_64_bit_integers_are_read_exactly() -> None:
-    assert read_object(f'{{"id": {LARGEST}, "least": -{LARGEST}}}') == {"id": LARGEST, "least": -LARGEST}
+    assert read_object(f'{{"id": {LARGEST_INTEGER}, "least": -{LARGEST_INTEGER}}}') == {
+        "id": LARGEST_INTEGER,
+        "least": -LARGEST_INTEGER,
+    }
 
 
 def test_half_a_character_pair_is_replaced() -> None:

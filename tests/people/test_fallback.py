@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from activities.contracts import AskModel, EffectFailed, ModelSpec, ToolResult
 from tests.people.bench import Bench, failed, replied
 from workflows.api import AgentSpec
-from workflows.engine.fallback import STAYS
+from workflows.engine.fallback import FALLBACK_SECONDS
 from workflows.people import People
 
 MODELS = {
@@ -102,7 +102,7 @@ async def test_first_model_is_asked_again_after_a_while() -> None:
     bench.blocked.add("look")
     async with bench:
         down.clear()
-        await bench.pass_time(STAYS)
+        await bench.pass_time(FALLBACK_SECONDS)
         await bench.release()
         assert asked(bench) == ["default", "second", "default"]
         assert changes(bench) == [("default", "second"), ("second", "default")]

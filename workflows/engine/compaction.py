@@ -44,12 +44,12 @@ __all__ = ["Compaction", "MessageSpan", "Replacement", "Shortening", "first_kept
 
 MESSAGE_BYTES = 16
 """What stands around a message, in the form that a model reads."""
-UNKNOWN = 1 / 3
+ASSUMED_TOKENS_PER_BYTE = 1 / 3
 """Tokens per byte before a provider has counted any: rather too many, for a fork may begin with a
 conversation that is too long."""
 BOUNDS = (1 / 8, 1.0)
 """Of tokens per byte: a token has at least a byte; some servers do not count what they had cached."""
-LEAST = 0.05
+MIN_REPLACED_SHARE = 0.05
 """Part of the window that a summary must replace, the note before not counted, and by which a question must
 have grown before a summary that failed is asked for again. Otherwise a summary that is too long, or a goal
 that leaves little room, would bring one at each question."""
@@ -258,7 +258,7 @@ class Compaction:
         if (window := self._window(effect)) is None:
             return False
         tokens = self.tokens(whole, effect)
-        waits = tokens < self._failed.get(effect.role, 0) + LEAST * window
+        waits = tokens < self._failed.get(effect.role, 0) + MIN_REPLACED_SHARE * window
         return tokens > self._most(effect, window, self._settings.at) and (refused or not waits)
 
     def tokens(self, whole: Conversation, effect: AskModel) -> int:
@@ -266,7 +266,7 @@ class Compaction:
         return round(size((*self.sent(whole, effect), *effect.say)) * self._ratio(effect))
 
     def _ratio(self, effect: AskModel) -> float:
-        return self._tokens_per_byte.get(effect.role, UNKNOWN)
+        return self._tokens_per_byte.get(effect.role, ASSUMED_TOKENS_PER_BYTE)
 
     def span(self, snapshot: Snapshot, effect: AskModel, *, refused: bool) -> MessageSpan | None:
         """What shall be summarised before this question; None: nothing, or nothing can.
@@ -288,7 +288,7 @@ class Compaction:
             tail, most = 0, max(most, size(sent.messages[: _first_reply(sent, first + 1)]))
         kept = first_kept(sent.messages, first, tail=tail, most=most)
         replaced = size(sent.messages[first:kept]) * self._ratio(effect)
-        if kept == first or (replaced < LEAST * window and not refused):
+        if kept == first or (replaced < MIN_REPLACED_SHARE * window and not refused):
             return None
         share = max(int((room - max(tail, size(sent.messages[kept:]))) / 8), WORDS[0] * WORD_BYTES)
         return MessageSpan(

@@ -24,7 +24,7 @@ from activities.contracts import (
 
 __all__ = ["Fallbacks", "ModelChange", "is_unavailable"]
 
-STAYS = 600
+FALLBACK_SECONDS = 600
 """Seconds for which a run asks the fallback before it asks the first model again."""
 OF_THE_QUESTION = {"HTTP400", "HTTP413", "HTTP422", "invalid_prompt", MODEL_REFUSED}
 """Fatal failures that say nothing about the model."""
@@ -95,7 +95,7 @@ class Fallbacks:
         if not following:
             self._standing.pop(role, None)
             return self._change(role, left, None, why)
-        self._standing[role] = _Standing(asked=following[0], until=now + STAYS)
+        self._standing[role] = _Standing(asked=following[0], until=now + FALLBACK_SECONDS)
         return self._change(role, left, following[0], why)
 
     def _change(self, role: str, left: str, asked: str | None, why: str) -> ModelChange:
@@ -107,7 +107,7 @@ class Fallbacks:
         ended = {role: one for role, one in self._standing.items() if now >= one.until}
         for role in ended:
             del self._standing[role]
-        why = f"{STAYS // 60} minutes have passed since it failed"
+        why = f"{FALLBACK_SECONDS // 60} minutes have passed since it failed"
         return [self._change(role, one.asked, role, why) for role, one in ended.items()]
 
     # -- from one execution to the next --------------------

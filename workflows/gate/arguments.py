@@ -39,9 +39,9 @@ Condition = JsonObject | bool
 
 ARGUMENTS_BYTES = 2 * 2**20
 """The most that a call's arguments may have as JSON."""
-CHECKS = 100_000
+MAX_KEYWORD_CHECKS = 100_000
 """Keywords that are checked for one call; more would take seconds, which no workflow task has."""
-CONDITION_CHECKS = 25_000
+MAX_CONDITION_CHECKS = 25_000
 """The same for the conditions of all rules together."""
 CHARS_PER_CHECK, ITEMS_PER_CHECK = 1_000, 10
 """What a keyword looks at besides counts as further ones: characters of a text; items of a list or an object,
@@ -49,8 +49,8 @@ also of its own."""
 CHECKING_DEPTH = 150
 """Keywords inside each other, as where a schema refers to itself. Python's own limit comes at some 200. In
 the library's compiled code no exception that can be caught comes of it."""
-LEFT: ContextVar[Budget] = ContextVar("left")
-CONVERSIONS = 5
+CHECKS_LEFT: ContextVar[Budget] = ContextVar("left")
+MAX_CONVERSION_PASSES = 5
 """Passes over the arguments: JSON in a text may hold a text that holds a number."""
 PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,399})(\.[0-9]{1,399})?")
 OPEN_KEYWORDS = ("patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
@@ -92,7 +92,7 @@ class TooMuch(ValueError):
 class Budget:
     """How many keywords may still be checked for one call."""
 
-    left: int = CONDITION_CHECKS
+    left: int = MAX_CONDITION_CHECKS
     depth: int = 0
 
     def spend(self, wanted: Any, instance: Any) -> None:
@@ -160,9 +160,9 @@ def _fitted_within_budget(schema: JsonObject, arguments: JsonObject, word: str) 
     _check_json(fitted)
     validator = _validator_of(json.dumps(schema))
     plain = validator.schema
-    LEFT.set(Budget(CHECKS))
+    CHECKS_LEFT.set(Budget(MAX_KEYWORD_CHECKS))
     errors = list(validator.iter_errors(fitted))
-    for _ in range(CONVERSIONS):
+    for _ in range(MAX_CONVERSION_PASSES):
         if not any([_convert(fitted, leaf) for leaf in _leaves(errors)]):
             break
         _check_json(fitted)
@@ -285,7 +285,7 @@ def _fill_in(validator: Any, schema: Any, arguments: JsonObject) -> None:
     missing = list(_missing(validator, schema, arguments))
     for holder, name, default in missing:
         holder[name] = copy.deepcopy(default)
-    LEFT.set(Budget(CHECKS))
+    CHECKS_LEFT.set(Budget(MAX_KEYWORD_CHECKS))
     if not missing or validator.is_valid(arguments):
         return
     for holder, name, _ in missing:
@@ -360,7 +360,7 @@ def fits(conditions: Mapping[str, Condition], arguments: JsonObject, budget: Bud
     The arguments are fitted ones. An argument that the call leaves out, and that has no default, fits only
     `false`. Raises TooMuch where the budget does not suffice.
     """
-    LEFT.set(budget or Budget())
+    CHECKS_LEFT.set(budget or Budget())
     if any((name in arguments) is (condition is False) for name, condition in conditions.items()):
         return False
     validator = _condition_validator()
@@ -515,7 +515,7 @@ def _check_counted(
     check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
     """A keyword, as long as the arguments have not been looked at too often. Raises TooMuch."""
-    budget = LEFT.get()
+    budget = CHECKS_LEFT.get()
     budget.spend(wanted, instance)
     budget.depth += 1
     try:

@@ -71,15 +71,15 @@ __all__ = ["CRASH_ATTEMPTS", "Performer", "answer_of", "retries", "until_done"]
 
 R = TypeVar("R")
 
-UNLIMITED = 0
+UNLIMITED_ATTEMPTS = 0
 """Attempts, for Temporal."""
 CRASH_ATTEMPTS = 10
 """Attempts beyond the declared ones, for those that died with their worker."""
 DIGEST_CHARS = 6
 """Hexadecimal characters of a call's digest."""
-MARGIN = 15
+TIMEOUT_MARGIN_SECONDS = 15
 """Seconds that an activity gets beyond the time limit that it keeps itself."""
-STORE_MARGIN = 15
+STORE_MARGIN_SECONDS = 15
 """Seconds beyond that for the call store, into which a worker writes before and after a tool runs."""
 QUEUE_SECONDS = 600
 """Seconds that a block of code may wait for a free interpreter; a heartbeat tells of a dead worker."""
@@ -237,7 +237,7 @@ class Performer:
         request = quoting(self._model_request(effect, model, site), outputs)
         return await self._activity(
             "ask_model", request, ModelReplied, site, activity_id=activity_id,
-            seconds=model.timeout_seconds + RATE_LIMIT_SECONDS + MARGIN,
+            seconds=model.timeout_seconds + RATE_LIMIT_SECONDS + TIMEOUT_MARGIN_SECONDS,
             attempts=request.attempts + CRASH_ATTEMPTS,
         )  # fmt: skip
 
@@ -311,8 +311,9 @@ class Performer:
         place = replace(site, activity_id=f"{site.activity_id}!", title=title)
         try:
             blocked = await self._activity(
-                "block_call", request, CallBlocked, place, seconds=MARGIN + STORE_MARGIN,
-                attempts=UNLIMITED, limited=False,
+                "block_call", request, CallBlocked, place,
+                seconds=TIMEOUT_MARGIN_SECONDS + STORE_MARGIN_SECONDS,
+                attempts=UNLIMITED_ATTEMPTS, limited=False,
             )  # fmt: skip
         except ActivityError as error:
             if is_cancelled_exception(error):
@@ -322,7 +323,7 @@ class Performer:
 
     def _tool_seconds(self, tool: str) -> float:
         """The most that one attempt takes."""
-        return self.specs[tool].timeout_seconds + MARGIN + STORE_MARGIN
+        return self.specs[tool].timeout_seconds + TIMEOUT_MARGIN_SECONDS + STORE_MARGIN_SECONDS
 
     def _question_after(self, call: CallSite) -> Callable[[ToolResult, float], Question | None]:
         """How an activity finds what to ask after this call."""
@@ -508,7 +509,7 @@ async def until_done(work: asyncio.Future[Any]) -> bool:
 
 def _question_seconds(task: AgentTask) -> float:
     """The most that one attempt of a question takes."""
-    return max(model.timeout_seconds for model in task.models.values()) + MARGIN
+    return max(model.timeout_seconds for model in task.models.values()) + TIMEOUT_MARGIN_SECONDS
 
 
 def quoting(request: ModelInput, outputs: Mapping[str, str]) -> ModelInput:

@@ -65,7 +65,7 @@ Store = MutableMapping[str, list[str]]
 """Trace id -> the run's log as lines of JSON. The newest run of an id replaces the one before."""
 POLL_SECONDS = 0.01
 """The longest pause between two looks at a condition."""
-ASKS = 20
+MAX_ASKS_PER_REQUEST = 20
 """How often `decide` is asked about one request."""
 
 
@@ -360,7 +360,7 @@ class _Run:
             return
         for request in self.drive.run.requests.open_requests:
             times, changes = self._asked.get(request.digest, (0, -1))
-            if changes == self._changes or times == ASKS:
+            if changes == self._changes or times == MAX_ASKS_PER_REQUEST:
                 continue
             self._asked[request.digest] = (times + 1, self._changes)
             choice = self.runs.decide(request)
@@ -375,7 +375,7 @@ class _Run:
     def _may_be_asked(self) -> bool:
         """Whether `decide` will be asked about an open request once more."""
         asked = (self._asked.get(one.digest, (0, -1)) for one in self.drive.run.requests.open_requests)
-        return any(changes != self._changes and times < ASKS for times, changes in asked)
+        return any(changes != self._changes and times < MAX_ASKS_PER_REQUEST for times, changes in asked)
 
     def _unanswered(self) -> str:
         times = {digest: number for digest, (number, _) in self._asked.items()}

@@ -42,7 +42,7 @@ _DEADLINE = SearchAttributeKey.for_datetime("AgentDeadline")
 _EXIT = SearchAttributeKey.for_keyword("AgentExit")
 MAX_LISTED_REQUESTS = 5
 """Requests in the memo."""
-ARGUMENTS = 2000
+MEMO_ARGUMENTS_CHARS = 2000
 """Characters of a request's arguments, as JSON, up to which the memo has them."""
 NOTICE_SECONDS = 120
 """How long a notification is tried; a run that has ended waits for it a few seconds only."""
@@ -414,4 +414,4 @@ def _short(request: Request) -> dict[str, Any]:
         short["because"] = request.bound.passed_text
     if request.labels:
         short["holds"] = list(request.holds)
-    return {**short, "arguments": request.arguments} if len(arguments) <= ARGUMENTS else short
+    return {**short, "arguments": request.arguments} if len(arguments) <= MEMO_ARGUMENTS_CHARS else short

@@ -22,9 +22,9 @@ MAX_CALLS = 1000
 """That are kept."""
 MAX_CHARS = 500
 """Of an output, and of a long argument."""
-ATTEMPTS = 3
+COMPENSATION_ATTEMPTS = 3
 """Of a compensation whose tool may be repeated."""
-HARMLESS = {"pure", "read"}
+HARMLESS_EFFECTS = {"pure", "read"}
 """Effects of tools that change nothing outside."""
 _CALLS: TypeAdapter[list[DoneCall]] = TypeAdapter(list[DoneCall])
 
@@ -54,7 +54,7 @@ class DoneCalls:
     def report(self, call: ToolCall, site: CallSite, result: ToolResult | None) -> None:
         """Keep a call with outside effects; None: it was stopped, and its outcome is unknown."""
         spec = self.run.specs[call.tool]
-        if spec.effect in HARMLESS or (result is not None and result.error in NOT_MADE):
+        if spec.effect in HARMLESS_EFFECTS or (result is not None and result.error in NOT_MADE):
             return
         output = result.output if result else ""
         self.keep(
@@ -103,7 +103,11 @@ class DoneCalls:
         )
         waiting = CallToBegin(site.activity_id, site.title, limited=False, stoppable=False)
         request = CompensateInput(
-            tool=call.tool, arguments=call.arguments, output=call.output, key=call.key, attempts=ATTEMPTS
+            tool=call.tool,
+            arguments=call.arguments,
+            output=call.output,
+            key=call.key,
+            attempts=COMPENSATION_ATTEMPTS,
         )
 
         def give_out() -> Coroutine[Any, Any, CallAnswer]:

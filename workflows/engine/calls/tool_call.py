@@ -38,7 +38,7 @@ __all__ = ["PendingToolCall"]
 
 TI = TypeVar("TI", bound=ToolInput)
 
-RETRIES = 3
+MAX_RETRIES = 3
 """How often a call is made again by itself, because it did not take effect; attempts to find that out."""
 
 
@@ -245,7 +245,7 @@ class PendingToolCall(Call[ToolCallRecord]):
         self.run.log_event("Reconciled", reason=f"{self.call.title}: {found.outcome}{details}")
         if found.outcome == "happened" and found.result is not None:
             self._take_result(found.result)
-        elif found.outcome == "not_happened" and self.record.again < RETRIES:
+        elif found.outcome == "not_happened" and self.record.again < MAX_RETRIES:
             self.make_again()
         else:
             return False
@@ -259,7 +259,7 @@ class PendingToolCall(Call[ToolCallRecord]):
         now = run.host.now()
         made = call_site(run.identity, run_then, self.activity_id, "", now)
         site = call_site(run.identity, run_then, f"{self.activity_id}?", title, now)
-        request = self._input(ReconcileInput, made.key, RETRIES)
+        request = self._input(ReconcileInput, made.key, MAX_RETRIES)
         to_begin = CallToBegin(self.name, site.title, self.record.void, limited=False)
         under_way = self.calls.under_way
         with under_way.shown(f"finding the outcome of {self.call.title}"):

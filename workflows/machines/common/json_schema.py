@@ -35,7 +35,7 @@ SCHEMA_DEPTH = 50
 JUDGING_DEPTH = 150
 """Keywords inside each other while a value is judged: far from Python's own limit, which depends on the
 caller."""
-WORK = 1_000_000
+MAX_WORK_UNITS = 1_000_000
 """Units of work for one value: less than a second (measured)."""
 KEYWORD_WORK = 20
 """Units for one keyword, and for one error; each four characters of JSON that it looks at are one more."""
@@ -114,7 +114,7 @@ UNJUDGED = (_TooMuch, Unresolvable, RecursionError, ArithmeticError)
 class _Budget:
     """Counts what judging one value costs."""
 
-    left: int = WORK
+    left: int = MAX_WORK_UNITS
     depth: int = 0
 
     def counted(

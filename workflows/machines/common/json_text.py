@@ -15,8 +15,8 @@ from typing import Any
 from activities.contracts import JsonObject, ModelReplied, NativeCall
 
 __all__ = [
-    "CUT",
-    "LARGEST",
+    "REPLY_CUT",
+    "LARGEST_INTEGER",
     "NotJson",
     "as_text",
     "call_arguments",
@@ -38,9 +38,9 @@ __all__ = [
 
 DEPTH_LIMIT = 50
 """Levels; what is nested deeper cannot be written into every log."""
-LARGEST = 2**64
+LARGEST_INTEGER = 2**64
 """Integers beyond it are refused: no id or count is greater, and a float cannot hold every integer."""
-CUT = "the reply was cut at its length limit (max_output_tokens)"
+REPLY_CUT = "the reply was cut at its length limit (max_output_tokens)"
 _FENCE = "```"
 
 
@@ -174,7 +174,7 @@ def was_cut(reply: ModelReplied) -> bool:
 
 def unread(reply: ModelReplied, problem: str) -> str:
     """Why a reply cannot be read: that it was cut is the cause of whatever else is wrong with it."""
-    return f"{CUT}: {problem}" if was_cut(reply) else problem
+    return f"{REPLY_CUT}: {problem}" if was_cut(reply) else problem
 
 
 def _checked(decode: Callable[[], Any]) -> Any:
@@ -197,7 +197,7 @@ def _finite(number: str) -> float:
 
 
 def _bounded(number: str) -> int:
-    if len(number) > len(str(-LARGEST)) or not -LARGEST <= int(number) <= LARGEST:
+    if len(number) > len(str(-LARGEST_INTEGER)) or not -LARGEST_INTEGER <= int(number) <= LARGEST_INTEGER:
         raise ValueError(f"the number {cut(number, 40)} is too great")
     return int(number)
 

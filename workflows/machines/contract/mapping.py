@@ -26,7 +26,7 @@ __all__ = [
     "with_text",
 ]
 
-KEPT_CHARS = 4000
+MAX_CONTEXT_TEXT_CHARS = 4000
 """Longer texts stay in the durable store until the run ends."""
 PREVIEW_CHARS = 200
 LOGGED_CHARS = 300
@@ -112,7 +112,7 @@ def fill_slots(c: Contract, decision: ModelDecision) -> Generator[Effect[Any], A
     """
     sources = [_source(c, decision, entry) for entry in decision.map_slots]
     wanted = [WHY[source] if isinstance(source, str) else source.read for source in sources]
-    texts = yield from read_texts(wanted, KEPT_CHARS, f"read what decision #{c.iteration} maps")
+    texts = yield from read_texts(wanted, MAX_CONTEXT_TEXT_CHARS, f"read what decision #{c.iteration} maps")
     slots: dict[str, FilledSlot] = {}
     dropped: list[JsonObject] = []
     errors: list[str] = []
@@ -153,7 +153,7 @@ def _source(c: Contract, decision: ModelDecision, entry: SlotMapping) -> FilledS
 
 
 def _filled(slot: FilledSlot, text: ArtifactText) -> FilledSlot:
-    whole = not text.binary and text.chars <= KEPT_CHARS
+    whole = not text.binary and text.chars <= MAX_CONTEXT_TEXT_CHARS
     update = {
         "text": text.text if whole else None,
         "preview": "" if text.binary else text.text[:PREVIEW_CHARS],

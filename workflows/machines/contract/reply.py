@@ -11,8 +11,8 @@ from activities.contracts import ArtifactSpec, Frozen, JsonObject, ModelReplied
 from workflows.machines.common.json_text import NotJson, as_text, first_value, unread
 
 __all__ = [
-    "LIST_ENTRIES",
-    "MAPPINGS",
+    "MAX_LIST_ENTRIES",
+    "MAX_MAPPINGS",
     "Action",
     "ModelDecision",
     "SlotMapping",
@@ -24,9 +24,9 @@ __all__ = [
 
 Action = Literal["call_tool", "decision", "clarify", "complete", "exit"]
 STRATEGIES = ("explore", "exploit", "render", "exit")
-MAPPINGS = 100
+MAX_MAPPINGS = 100
 """Entries of `map_slots` that are read."""
-LIST_ENTRIES = 50
+MAX_LIST_ENTRIES = 50
 """Entries that are read of any other list."""
 
 
@@ -43,7 +43,7 @@ def _list(value: Any) -> list[Any]:
 
 def _texts(value: Any) -> list[str]:
     """Each text once, at most as many as are read."""
-    return list(dict.fromkeys(text for item in _list(value) if (text := as_text(item))))[:LIST_ENTRIES]
+    return list(dict.fromkeys(text for item in _list(value) if (text := as_text(item))))[:MAX_LIST_ENTRIES]
 
 
 def artifact_specs(given: Any) -> tuple[ArtifactSpec, ...]:
@@ -55,12 +55,12 @@ def artifact_specs(given: Any) -> tuple[ArtifactSpec, ...]:
         )
         for entry in entries
         if (name := as_text(entry.get("name")))
-    )[:LIST_ENTRIES]
+    )[:MAX_LIST_ENTRIES]
 
 
 def _mappings(given: Any) -> list[SlotMapping]:
     entries = (item if isinstance(item, dict | SlotMapping) else {} for item in _list(given))
-    return list(dict.fromkeys(SlotMapping.model_validate(entry) for entry in entries))[:MAPPINGS]
+    return list(dict.fromkeys(SlotMapping.model_validate(entry) for entry in entries))[:MAX_MAPPINGS]
 
 
 Text = Annotated[str, BeforeValidator(as_text)]

@@ -23,7 +23,7 @@ from workflows.machines.authoring import (
     VisitEnd,
     do,
 )
-from workflows.machines.common.json_text import CUT, was_cut
+from workflows.machines.common.json_text import REPLY_CUT, was_cut
 from workflows.machines.planner.context import Planner, shared
 from workflows.machines.planner.policy import Progress, cause
 from workflows.machines.planner.prompt import ANSWER, SUM_UP
@@ -178,7 +178,7 @@ def with_summary(run: Run, answer: str | None) -> Visit:
         reply = yield from do(question)
     except AgentError as error:
         return {"summary_error": cause(error)}, Finished()
-    return {"summary_error": CUT} if was_cut(reply) else {"answer": reply.text}, Finished()
+    return {"summary_error": REPLY_CUT} if was_cut(reply) else {"answer": reply.text}, Finished()
 
 
 halt = State(S.HALT, holds=lambda c, came_from: "" if c.error else "no reason was given")

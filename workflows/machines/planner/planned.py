@@ -27,7 +27,7 @@ from workflows.machines.authoring import (
     state,
 )
 from workflows.machines.common.json_text import (
-    CUT,
+    REPLY_CUT,
     NotJson,
     cut,
     read_arguments,
@@ -165,7 +165,7 @@ def execute(c: Planner, run: Run) -> Visit:
         event = Proposed(f"Tool calls requested: {names[:300]}", quiet=True)
         return {"cut": was_cut(reply), "iteration": number}, event
     if was_cut(reply):
-        return halted("execution_failed", f"Execution failed: {CUT}", iteration=number)
+        return halted("execution_failed", f"Execution failed: {REPLY_CUT}", iteration=number)
     return {"exit_reason": "answered", "iteration": number}, Stopped("No tool calls requested", quiet=True)
 
 
@@ -187,7 +187,7 @@ def observe(c: Planner, run: Run) -> Visit:
         arguments = read_arguments(call.arguments)
         if isinstance(arguments, NotJson):
             wrong = f"{call.arguments[:200]!r} for {shown_name(call.name)}: {arguments.problem}"
-            text = f"Invalid tool call arguments {wrong}{f'; {CUT}' if c.cut else ''}"
+            text = f"Invalid tool call arguments {wrong}{f'; {REPLY_CUT}' if c.cut else ''}"
             return halted("invalid_arguments", text, Observed)
         proposal = Proposal(call.name, arguments)
         outcome = forbidden(c, run, proposal, calls) or (yield from ran(run, proposal, call.id, number))

@@ -53,7 +53,7 @@ from workflows.machines.authoring import (
     Visit,
     VisitEnd,
 )
-from workflows.machines.common.json_text import CUT, clean
+from workflows.machines.common.json_text import REPLY_CUT, clean
 from workflows.machines.common.named import call_user_function, find_named
 from workflows.machines.staged.context import (
     ACTING,
@@ -317,7 +317,7 @@ def notes_of(stage: Stage, c: AgentState) -> Iterator[Degradation]:
                 message = f"{output.tool}: {output.output}"[:500]
                 yield Degradation(code=output.error, stage=stage.name, message=message)
     if stage.flow_type == "observe" and c.observation and c.observation.cut:
-        yield Degradation(code="reply_cut", stage=stage.name, message=CUT)
+        yield Degradation(code="reply_cut", stage=stage.name, message=REPLY_CUT)
 
 
 def completed(error: LastError, given: object) -> LastError:

@@ -384,6 +384,6 @@ def in_place(atom: Any, name: str, args: Args) -> Value:
     if isinstance(atom, Dict):
         return frozenset({known.merged(atom, Dict((), ANY))})
     new = pieces(args.all) if name in ("extend", "update") else args.given[-1] if args.given else NEVER
-    if isinstance(atom, Seq) and name == "append" and len(atom.items) < known.CHOICES:
+    if isinstance(atom, Seq) and name == "append" and len(atom.items) < known.MAX_KNOWN_VALUES:
         return frozenset({Seq((*atom.items, new))})
     return frozenset({Many(joined(pieces(frozenset({atom})), new))})

@@ -71,7 +71,7 @@ __all__ = [
     "with_part",
 ]
 
-CHOICES = 64
+MAX_KNOWN_VALUES = 64
 """Values of a mapping of the author's that an unknown key may mean."""
 
 
@@ -89,7 +89,9 @@ def item(atom: Any, key: Value) -> Value:
         return joined(atom.rest or ANY, *(one.value for one in entries.values()))
     if isinstance(atom, Is) and isinstance(atom.it, Mapping):
         found = [atom.it[one] for one in keys if one in atom.it] if exact else list(atom.it.values())
-        return frozenset(Is(one, guess=len(found) > 1) for one in found) if len(found) <= CHOICES else ANY
+        if len(found) > MAX_KNOWN_VALUES:
+            return ANY
+        return frozenset(Is(one, guess=len(found) > 1) for one in found)
     if (items := elements(atom)) is not None:
         inside = exact and all(isinstance(one, int) and -len(items) <= one < len(items) for one in keys)
         return joined(*(items[one] for one in keys)) if inside else joined(ANY, *items)

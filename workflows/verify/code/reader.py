@@ -53,18 +53,18 @@ from workflows.verify.code.ways import Args, Read, Seen, Store, Way, note
 
 __all__ = ["Reader"]
 
-WAYS = 24
+MAX_WAYS = 24
 """Ways through one function that are kept apart."""
-STATEMENTS = 10_000
+MAX_STATEMENTS = 10_000
 """Statements of one visit with all that it calls; the largest of the shipped machines has 2,000. Beyond them
 one way is kept of each function, beyond twice as many no call is followed."""
-DEPTH = 40
+MAX_CALL_DEPTH = 40
 """Functions that call each other."""
-UNROLLED = 12
+MAX_UNROLLED_ITEMS = 12
 """Items of a loop that are gone through one by one."""
 FELL_OFF: Value = frozenset({Is(None, guess=True)})
 """What a function gives that ends without `return`."""
-ROUNDS = 6
+MAX_LOOP_PASSES = 6
 """Times that a loop's body is gone through until nothing new comes of it."""
 
 
@@ -200,7 +200,7 @@ class Reader(ast.NodeVisitor):
         """What a function gives, read off its source. `names`: those of the functions around it; `made`: the
         name of what an `__init__` makes."""
         nested = [frame.source.node for frame in self.frames]
-        too_much = len(nested) > DEPTH or self.statements > 2 * STATEMENTS
+        too_much = len(nested) > MAX_CALL_DEPTH or self.statements > 2 * MAX_STATEMENTS
         if too_much or nested.count(source.node) > 1:
             self.handed_on(args.all)
             return ANY
@@ -232,7 +232,7 @@ class Reader(ast.NodeVisitor):
             if before is not None:
                 before += [way.copy() for way in ways]
             ways = [after for way in ways for after in self.statement(statement, way)]
-            if len(ways) > (WAYS if self.statements < STATEMENTS else 1):
+            if len(ways) > (MAX_WAYS if self.statements < MAX_STATEMENTS else 1):
                 ways = [ways[0].joined(*ways[1:])]
         return ways
 
@@ -260,7 +260,7 @@ class Reader(ast.NodeVisitor):
             return []
         self.note_alias(node)
         parts = [value]
-        if any(isinstance(one, ast.Tuple) for one in node.targets) and 1 < len(value) <= UNROLLED:
+        if any(isinstance(one, ast.Tuple) for one in node.targets) and 1 < len(value) <= MAX_UNROLLED_ITEMS:
             parts = [frozenset({atom}) for atom in value]  # what came together stays together
         ways = [way.copy() for _ in parts] if len(parts) > 1 else [way]
         for one, part in zip(ways, parts, strict=True):
@@ -317,7 +317,7 @@ class Reader(ast.NodeVisitor):
         if way.dead:
             return []
         items = items_of(found)
-        if items is None or len(items) > UNROLLED:
+        if items is None or len(items) > MAX_UNROLLED_ITEMS:
             return self.loop(
                 way, lambda one: ([self.bind_in(one.copy(), node.target, pieces(found))], [one]), node
             )
@@ -335,12 +335,12 @@ class Reader(ast.NodeVisitor):
     ) -> list[Way]:
         """Go through a loop's body until nothing new comes of it; `enter`: the ways into it, and past it."""
         frame = self.frames[-1]
-        for number in range(ROUNDS):
+        for number in range(MAX_LOOP_PASSES):
             frame.breaks.append([])
             into, past = enter(way.copy())
             ways = [after for one in into for after in self.turn(one, node)]
             left = frame.breaks.pop()
-            new = known.widened(way, way.joined(*ways), last=number >= ROUNDS - 2)
+            new = known.widened(way, way.joined(*ways), last=number >= MAX_LOOP_PASSES - 2)
             if new.names == way.names and new.store == way.store:
                 break
             way = new
@@ -578,7 +578,7 @@ class Reader(ast.NodeVisitor):
                 self.frames[-1].line = key.lineno
                 parts = [known.entry(keys, inner, self.place())]
             found = [known.merged(one, part) for one in found for part in parts]
-            if len(found) > WAYS:
+            if len(found) > MAX_WAYS:
                 found = [one_dict(found)]
         return joined(frozenset(found))
 
@@ -689,7 +689,7 @@ class Reader(ast.NodeVisitor):
         self.way = outer.copy()
         first = self.visit(parts[0].iter)
         items = items_of(first)
-        if len(parts) == 1 and not parts[0].ifs and items is not None and len(items) <= UNROLLED:
+        if len(parts) == 1 and not parts[0].ifs and items is not None and len(items) <= MAX_UNROLLED_ITEMS:
             found: Value | list[Value] = [self.with_item(parts[0], item, what) for item in items]
         else:
             found = self.joined_items(parts, what)

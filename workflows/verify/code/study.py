@@ -34,7 +34,7 @@ from workflows.verify.code.ways import Seen, Store, note
 
 __all__ = ["Move", "Study", "Visit"]
 
-ROUNDS = 20
+MAX_TABLE_PASSES = 20
 """Times that the table is gone through; contexts hold few constants, so that four or five are enough."""
 CONTEXT: Value = frozenset({Context()})
 RUN: Value = frozenset({RunShown()})
@@ -97,7 +97,7 @@ class Study:
         """Go through all of it."""
         self.begin()
         gone = dict[str, Store]()
-        for _ in range(ROUNDS):
+        for _ in range(MAX_TABLE_PASSES):
             before = dict(self.entered)
             for name in self.machine.rows:
                 if name in self.entered and self.entered[name] != gone.get(name):

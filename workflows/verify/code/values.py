@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 PLAIN = str | int | float | bool | bytes | None
-MOST = 32
+MAX_ALTERNATIVES = 32
 """Alternatives of one value; beyond it those of one form become one."""
 
 
@@ -186,7 +186,7 @@ def exactly(it: Any) -> Value:
 def joined(*values: Value) -> Value:
     """What one of these is."""
     found = NEVER.union(*values)
-    return _fewer(found) if len(found) > MOST else found
+    return _fewer(found) if len(found) > MAX_ALTERNATIVES else found
 
 
 def _fewer(value: Value) -> Value:
@@ -209,7 +209,7 @@ def _as_one(atoms: list[Any]) -> Value:
     """What one of several of one form is, as one."""
     first = atoms[0]
     if isinstance(first, Is):
-        return ANY if isinstance(first.it, PLAIN) and len(atoms) > MOST // 2 else frozenset(atoms)
+        return ANY if isinstance(first.it, PLAIN) and len(atoms) > MAX_ALTERNATIVES // 2 else frozenset(atoms)
     if isinstance(first, Dict):
         return frozenset({one_dict(atoms)})
     if isinstance(first, Many):

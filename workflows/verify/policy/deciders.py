@@ -11,7 +11,7 @@ from workflows.verify.policy.ranges import number_text
 
 __all__ = ["deciders_text", "newly_decided", "people_grown", "sooner"]
 
-MAX_NAMED = 5
+MAX_NAMED_PEOPLE = 5
 """People that a text names."""
 GO_ON = ("on_limit", "on_trouble", "on_stuck")
 """Where a run ends or fails, or asks a person how to go on."""
@@ -46,8 +46,8 @@ class _Place:
         """`2 of ann, bob, signed`; `before`: with what else is not as in this one."""
         if not self.approvers:
             return "anybody" if self.quorum == 1 else f"any {self.quorum}"
-        named = ", ".join(sorted(self.approvers)[:MAX_NAMED])
-        more = " and others" if len(self.approvers) > MAX_NAMED else ""
+        named = ", ".join(sorted(self.approvers)[:MAX_NAMED_PEOPLE])
+        more = " and others" if len(self.approvers) > MAX_NAMED_PEOPLE else ""
         signed = ", signed" if self.keys else ""
         if before is not None and self.keys and before.keys and self._has_other_key(before):
             signed += " with another key"

@@ -30,7 +30,7 @@ __all__ = [
     "other_requests", "useless_rules",
 ]  # fmt: skip
 
-TRIES = 5
+MAX_SOLVER_TRIES = 5
 """Calls that are asked of the solver until one is confirmed."""
 TRANSLATED = {
     "tools", "effects", "arguments", "sends", "after", "cost_above", "ask", "at_most", "then", "request",
@@ -43,7 +43,7 @@ PLAIN = {
 LABELS: tuple[Label, ...] = get_args(Label)
 QUIET = ("unasked", "refused")
 """Levels at which nobody is asked."""
-MILLISECONDS = 5_000
+SOLVER_MILLISECONDS = 5_000
 """For one question to the solver."""
 
 
@@ -257,7 +257,7 @@ class ToolCalls:
     def _confirmed(self, wanted: Any, confirm: Confirm, *, plain: bool) -> Any:
         """A model whose call is confirmed; None: it is proven that there is none. Raises Undecided."""
         asked = [self._legal, wanted, self.call.sound()]
-        for attempt in range(TRIES):
+        for attempt in range(MAX_SOLVER_TRIES):
             model = self._model(asked)
             if model is None and attempt == 0:
                 return None
@@ -285,7 +285,7 @@ class ToolCalls:
     def _model(self, asked: Sequence[Any]) -> Any:
         """Any model; None: it is proven that there is none. Raises Undecided."""
         solver = z3.Solver()  # a new one each time: one that is asked again and again may search for ever
-        solver.set("timeout", MILLISECONDS)
+        solver.set("timeout", SOLVER_MILLISECONDS)
         solver.add(*asked)
         answer = solver.check()
         if answer == z3.unknown:

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-MAX_NAMED = 12
+MAX_NAMED_PIECES = 12
 """Pieces of a set that a text names."""
 MAX_VALUE_CHARS = 60
 
@@ -160,8 +160,12 @@ def range_text(held: Sequence[Cell], more_named: bool = False) -> str:
             pieces.append(f"{'a' if cell.kind == 'list' else 'an'} {cell.kind}")
         elif not cell.is_numeric:
             pieces.append(_value_text(cell.value))
-    shown = ", ".join(pieces[:MAX_NAMED])
-    return f"{shown} and {len(pieces) - MAX_NAMED} more" if len(pieces) > MAX_NAMED else shown or "nothing"
+    shown = ", ".join(pieces[:MAX_NAMED_PIECES])
+    return (
+        f"{shown} and {len(pieces) - MAX_NAMED_PIECES} more"
+        if len(pieces) > MAX_NAMED_PIECES
+        else shown or "nothing"
+    )
 
 
 def _value_text(value: Any) -> str:

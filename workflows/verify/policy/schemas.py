@@ -21,13 +21,13 @@ from workflows.gate.arguments import KIND_OF, has_key
 from workflows.verify.policy.listed import applied, referenced
 from workflows.verify.policy.patterns import Untranslatable, matching, solver_text
 
-__all__ = ["ITEMS", "TYPES", "Filled", "Value", "Values", "exact_number"]
+__all__ = ["MAX_ITEMS", "TYPES", "Filled", "Value", "Values", "exact_number"]
 
-ITEMS = 3
+MAX_ITEMS = 3
 """Items of a list that the solver looks at; what a longer one has is unknown."""
-DEPTH = 20
+MAX_REFERENCE_DEPTH = 20
 """References inside each other that are followed."""
-FOLLOWED = 1000
+MAX_REFERENCES = 1000
 """References of one schema that are followed: a tree of them would have a million."""
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 TYPES = ("null", "boolean", "number", "string", "array", "object")
@@ -107,14 +107,14 @@ class Value:
             return _text(model.eval(self.text, model_completion=True).as_string())
         if kind == "array":
             length = _number(model, self.length).numerator
-            if length > ITEMS:
+            if length > MAX_ITEMS:
                 raise ValueError("a longer list than the solver looks at")
             return [self.inner(place).found(model) for place in range(length)]
         return self._found_object(model) if kind == "object" else None
 
     def _found_object(self, model: Any) -> dict[str, Any]:
         known = [n for n in self.names if z3.is_true(model.eval(self.has(n), model_completion=True))]
-        others = min(_number(model, self.others).numerator, ITEMS)
+        others = min(_number(model, self.others).numerator, MAX_ITEMS)
         return {n: self.inner(n).found(model) for n in known} | {f"other{n}": None for n in range(others)}
 
 
@@ -250,8 +250,8 @@ class _Translation:
         if isinstance(wanted, str):
             return z3.And(value.is_a("string"), value.text == solver_text(wanted))
         if isinstance(wanted, list | tuple):
-            items = [self._equal(value.inner(place), one) for place, one in enumerate(wanted[:ITEMS])]
-            rest = len(wanted) > ITEMS
+            items = [self._equal(value.inner(place), one) for place, one in enumerate(wanted[:MAX_ITEMS])]
+            rest = len(wanted) > MAX_ITEMS
             more = [self._values.unknown_fact(value, "equal", wanted, "a long list")] if rest else []
             return z3.And(value.is_a("array"), value.length == len(wanted), *items, *more)
         there = [value.has(n) if n in wanted else z3.Not(value.has(n)) for n in value.names]
@@ -273,7 +273,7 @@ class _Translation:
     def _ref(self, wanted: Any, value: Value, schema: Any) -> Any:
         found = referenced(wanted, self._root)
         self._followed += 1
-        if found is None or self._depth > DEPTH or self._followed > FOLLOWED:
+        if found is None or self._depth > MAX_REFERENCE_DEPTH or self._followed > MAX_REFERENCES:
             raise Untranslatable("its reference")
         self._depth += 1
         said = self.of(found, value)
@@ -311,25 +311,27 @@ class _Translation:
 
     def _items(self, wanted: Any, value: Value, schema: Any) -> Any:
         first = len(schema.get("prefixItems", ())) if "prefixItems" in self._draft.VALIDATORS else 0
-        each = [z3.Implies(value.length > n, self.of(wanted, value.inner(n))) for n in range(first, ITEMS)]
+        each = [
+            z3.Implies(value.length > n, self.of(wanted, value.inner(n))) for n in range(first, MAX_ITEMS)
+        ]
         return z3.And(*each, self._of_short_lists(value, "items", schema))
 
     def _prefix_items(self, wanted: Any, value: Value, schema: Any) -> Any:
-        first = list(enumerate(wanted))[:ITEMS]
+        first = list(enumerate(wanted))[:MAX_ITEMS]
         each = [z3.Implies(value.length > n, self.of(one, value.inner(n))) for n, one in first]
         return z3.And(*each, self._of_short_lists(value, "prefixItems", schema))
 
     def _of_short_lists(self, value: Value, key: str, schema: Mapping[str, Any]) -> Any:
         if schema[key] in (True, {}, []):
             return z3.BoolVal(True)
-        return z3.Or(value.length <= ITEMS, self._unknown(value, key, schema, f"`{key}` of a long list"))
+        return z3.Or(value.length <= MAX_ITEMS, self._unknown(value, key, schema, f"`{key}` of a long list"))
 
     def _contains(self, wanted: Any, value: Value, schema: Any) -> Any:
         if {"minContains", "maxContains"} & schema.keys():
             raise Untranslatable("a number of items")
-        each = [z3.And(value.length > n, self.of(wanted, value.inner(n))) for n in range(ITEMS)]
+        each = [z3.And(value.length > n, self.of(wanted, value.inner(n))) for n in range(MAX_ITEMS)]
         more = self._unknown(value, "contains", schema, "`contains` of a long list")
-        return z3.Or(*each, z3.And(value.length > ITEMS, more))
+        return z3.Or(*each, z3.And(value.length > MAX_ITEMS, more))
 
     def _properties(self, wanted: Any, value: Value, schema: Any) -> Any:
         return z3.And(

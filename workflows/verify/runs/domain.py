@@ -56,7 +56,7 @@ LEFT_OUT = (
     "each digest of the conversation is a new one, even where nothing was said in between",
 )
 """What no domain has, for whoever reads what held."""
-CALLS = 12
+MAX_ARGUMENT_SETS = 12
 """Sets of arguments with which an offered tool is called."""
 MODEL_FAILURES: Mapping[str, tuple[ErrorClass, str]] = {
     "transient": ("transient", "HTTP429"),
@@ -224,7 +224,9 @@ class Domain:
         found = [one for one in samples(spec.parameters, self._words) if isinstance(one, dict)]
         if all(isinstance(arguments_for(spec, one), str) for one in found):
             self.unfit[f"{name}: no arguments fit its schema"] = None
-        return [NativeCall(id="c0", name=name, arguments=json.dumps(one)) for one in found[:CALLS]]
+        return [
+            NativeCall(id="c0", name=name, arguments=json.dumps(one)) for one in found[:MAX_ARGUMENT_SETS]
+        ]
 
     # -- tools --------------------
 
