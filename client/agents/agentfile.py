@@ -149,15 +149,15 @@ class Draft:
         """
         found: list[FileProblem] = []
         named = {"certificate": self._certificate(found), "output": self._output(found)}
-        return self._checked(named, found)
+        return self._agent_with(named, found)
 
     def listed(self) -> AgentFile:
         """The agent for a list: nobody chose it, so nothing of it is executed, and no other file is read. It
         lacks the `certificate` and the `output` that it names. Raises UsageError as `finish` does."""
         named = {key: None for key in ("certificate", "output") if isinstance(self.values.get(key), str)}
-        return self._checked(named, [])
+        return self._agent_with(named, [])
 
-    def _checked(self, named: dict[str, Any], found: list[FileProblem]) -> AgentFile:
+    def _agent_with(self, named: dict[str, Any], found: list[FileProblem]) -> AgentFile:
         """The agent with what it names elsewhere. Raises UsageError with `found`, and with what else is
         wrong."""
         try:

@@ -87,7 +87,7 @@ def observer_for(
 def _check_start(asked: JsonObject, program: Program) -> bool:
     """Compare the first contexts. False: the other process cannot load the machine."""
     begun = _begun(program)
-    answer, found = _checked(asked, lambda answer: _difference(begun, answer["begin"], ""))
+    answer, found = _answer_and_problem(asked, lambda answer: _difference(begun, answer["begin"], ""))
     if problem := answer.get("unusable"):
         text = f"{program.machine.name} is not checked in a second process, which cannot load it: {problem}"
         warnings.warn(text, stacklevel=2)
@@ -97,7 +97,9 @@ def _check_start(asked: JsonObject, program: Program) -> bool:
     return True
 
 
-def _checked(asked: JsonObject, difference_in: Callable[[JsonObject], str]) -> tuple[JsonObject, str]:
+def _answer_and_problem(
+    asked: JsonObject, difference_in: Callable[[JsonObject], str]
+) -> tuple[JsonObject, str]:
     """The answer, and what is wrong with it.
 
     A process that loaded files which were edited since is replaced only then: as long as the code here is
@@ -140,7 +142,7 @@ class _Observer:
         if isinstance(found, Effect):
             return
         step = dump(Suspension(self._program, snapshot, Ledger()))
-        _, found = _checked({**self._asked, "step": step}, self._difference_in)
+        _, found = _answer_and_problem({**self._asked, "step": step}, self._difference_in)
         if found:
             raise _impure(self._program, f"state {snapshot.state}", found)
 

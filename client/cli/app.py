@@ -326,16 +326,16 @@ def _open_streams() -> None:
 
 class _Output(TextIOWrapper):
     def write(self, text: str, /) -> int:
-        with _explained():
+        with _clear_output_errors():
             return super().write(text)
 
     def flush(self) -> None:
-        with _explained():
+        with _clear_output_errors():
             super().flush()
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _clear_output_errors() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:

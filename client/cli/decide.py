@@ -479,7 +479,7 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
         decision = decision_from(seen, verb, **fields)
         # a summary means that no worker answered the query; an update would wait in vain as well
         signal = how.signal or (not isinstance(seen, Request) and await client.has_worker(run_id))
-        done = await _explained(
+        done = await _await_answer(
             client, run_id, client.decide(run_id, decision, by=how.signer(), signal=signal)
         )
     if not how.as_json and not how.digest:  # with a digest, they have seen it
@@ -536,7 +536,7 @@ async def _command(common: CommonOptions, how: Sending, run: str, order: Command
 
 async def _command_one(client: AgentClient, how: Sending, run_id: str, order: Command, **facts: Any) -> int:
     who = how.signer()
-    done = await _explained(client, run_id, client.command(run_id, order, by=who, signal=how.signal))
+    done = await _await_answer(client, run_id, client.command(run_id, order, by=who, signal=how.signal))
     text = f"run {run_id}, {order.command} by {who.name or 'somebody'}: {command_text(done)}"
     how.show(run_id, done, text, **facts)
     if not how.as_json:
@@ -544,7 +544,7 @@ async def _command_one(client: AgentClient, how: Sending, run_id: str, order: Co
     return 0
 
 
-async def _explained(client: AgentClient, run_id: str, sending: Coroutine[Any, Any, R]) -> R:
+async def _await_answer(client: AgentClient, run_id: str, sending: Coroutine[Any, Any, R]) -> R:
     """The answer; when it takes long, say what the run does meanwhile. Ctrl-C takes no message back."""
     sent = asyncio.create_task(sending)
     try:

@@ -65,7 +65,7 @@ async def check_runs(agents: ConnectedReader) -> AsyncIterator[tuple[Checked, Wo
             history = await agents.temporal.get_workflow_handle(run.id).fetch_history()
             try:
                 task = (await begun(agents.temporal.data_converter, history.events[0])).task
-                checked = await _checked(agents, run, history, task, tools)
+                checked = await _check_run(agents, run, history, task, tools)
             except (KeyMissing, NotDecrypted) as error:
                 checked = _verdict(run.id, None, "", str(error), "unknown")
             yield checked, history
@@ -88,7 +88,7 @@ async def check_history(plugin: RatchetPlugin, history: WorkflowHistory) -> Chec
     return _by_replay(history.workflow_id, task, found, _lacks(task, tools))
 
 
-async def _checked(
+async def _check_run(
     agents: ConnectedReader,
     run: WorkflowExecution,
     history: WorkflowHistory,

@@ -83,12 +83,12 @@ def decision_from(
         UsageError: a field cannot be sent: a text that is too long, arguments that are not JSON.
     """
     about = {"request": request.id, "digest": request.digest, "decision": verb}
-    return _checked(Decision, {**about, "text": text, **fields})
+    return _message_of(Decision, {**about, "text": text, **fields})
 
 
 def command_from(command: CommandName, text: str = "", **fields: Unpack[CommandFields]) -> Command:
     """A command. Raises as `decision_from`, also for limits that no run has."""
-    found = _checked(Command, {"command": command, "text": text, **fields})
+    found = _message_of(Command, {"command": command, "text": text, **fields})
     _check_limits(found)
     return found
 
@@ -98,7 +98,7 @@ def _check_limits(command: Command) -> None:
         raise UsageError(problem)
 
 
-def _checked(kind: type[M], fields: Mapping[str, Any]) -> M:
+def _message_of(kind: type[M], fields: Mapping[str, Any]) -> M:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:

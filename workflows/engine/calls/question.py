@@ -105,7 +105,7 @@ class Question(Call[AnswerRecord]):
         run.begin("model_calls")
         with calls.under_way.shown(f"{ASKING} to {question.title}"):
             reply: Any = await run.host.perform(question, site)
-        return self._checked(question, site, reply)
+        return self._reply_or_failure(question, site, reply)
 
     def _take_summary(self, span: MessageSpan, reply: ModelReplied | EffectFailed) -> None:
         """Send it from now on, or the question as it is; log which."""
@@ -138,9 +138,9 @@ class Question(Call[AnswerRecord]):
         site = calls.question_site(calls.under_way.since, self.activity_id, effect, now)
         with calls.under_way.shown(ASKING):
             reply = await calls.perform(effect, site, self.name)
-        return self._checked(effect, site, reply)
+        return self._reply_or_failure(effect, site, reply)
 
-    def _checked(
+    def _reply_or_failure(
         self, effect: AskModel, site: CallSite, reply: ModelReplied | EffectFailed
     ) -> ModelReplied | EffectFailed:
         """What came of a question. A reply that is a refusal is a failure; it is paid all the same."""

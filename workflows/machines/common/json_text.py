@@ -57,7 +57,7 @@ def read_object(text: str) -> JsonObject | NotJson:
     body = unfenced(text)
     if not body:
         return NotJson("it is empty")
-    value = _checked(lambda: _DECODER.decode(body))
+    value = _value_from(lambda: _DECODER.decode(body))
     if isinstance(value, NotJson):
         return value
     return value if isinstance(value, dict) else NotJson(f"a JSON object is expected, {_kind(value)} came")
@@ -78,7 +78,7 @@ def sole_object_in(text: str) -> JsonObject | NotJson:
     body = unfenced(text)
     if not body:
         return NotJson("it is empty")
-    whole = _checked(lambda: _EACH_ONCE.decode(body))
+    whole = _value_from(lambda: _EACH_ONCE.decode(body))
     start, end = body.find("{"), body.rfind("}")
     if isinstance(whole, dict) or (isinstance(whole, NotJson) and not 0 <= start < end):
         return whole
@@ -86,7 +86,7 @@ def sole_object_in(text: str) -> JsonObject | NotJson:
         return NotJson(f"a JSON object is expected, {_kind(whole)} came")
     if body.count("[", 0, start) > body.count("]", 0, start):
         return NotJson("a JSON object is expected, it came in a list")
-    first: JsonObject | NotJson = _checked(lambda: _EACH_ONCE.raw_decode(body, start)[0])
+    first: JsonObject | NotJson = _value_from(lambda: _EACH_ONCE.raw_decode(body, start)[0])
     if not isinstance(first, NotJson) and _EACH_ONCE.raw_decode(body, start)[1] <= end:
         return NotJson("one JSON object is expected, more braces came behind it")
     return first
@@ -107,14 +107,14 @@ def call_arguments(call: NativeCall) -> JsonObject | NotJson:
 
 def first_value(text: str, start: int = 0) -> Any:
     """The JSON value that begins at `start`, or a NotJson; whatever follows is ignored."""
-    return _checked(lambda: _DECODER.raw_decode(text, start)[0])
+    return _value_from(lambda: _DECODER.raw_decode(text, start)[0])
 
 
 def shown_value(output: str) -> Any:
     """A tool's output as the value of a record: the JSON object or list that it is, else the text."""
     if not output.lstrip().startswith(("{", "[")):
         return output
-    value = _checked(lambda: _DECODER.decode(output))
+    value = _value_from(lambda: _DECODER.decode(output))
     return output if isinstance(value, NotJson) else value
 
 
@@ -177,7 +177,7 @@ def unread(reply: ModelReplied, problem: str) -> str:
     return f"{REPLY_CUT}: {problem}" if was_cut(reply) else problem
 
 
-def _checked(decode: Callable[[], Any]) -> Any:
+def _value_from(decode: Callable[[], Any]) -> Any:
     try:
         value = decode()
     except (ValueError, RecursionError) as error:

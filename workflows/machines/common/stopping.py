@@ -153,7 +153,7 @@ class Policies:
         for name, policy, key, context in self._shown(view):
             kept = call_user_function(f"policy {name}", policy.on_iteration_complete, context, result)
             if kept is not None:
-                memory[key] = merged(view["memory"].get(key, {}), _checked(name, kept))
+                memory[key] = merged(view["memory"].get(key, {}), _json_memory(name, kept))
         return {key: value for key, value in memory.items() if value}
 
     def _shown(self, view: Mapping[str, Any]) -> Iterator[tuple[str, StoppingPolicy, str, Mapping[str, Any]]]:
@@ -172,7 +172,7 @@ def newest_results(messages: Sequence[Message]) -> str:
     return "\n".join(message.content for message in messages[begin:end])
 
 
-def _checked(name: str, kept: object) -> JsonObject:
+def _json_memory(name: str, kept: object) -> JsonObject:
     """What a policy wants to remember, as JSON gives it back."""
     if not isinstance(kept, Mapping):
         raise FatalError(

@@ -58,13 +58,13 @@ def read_reply(text: str) -> Thought | BadReply:
     if body.startswith("{"):
         value = first_value(body)  # a model may go on talking after it
         if isinstance(value, dict):
-            return _checked(value)
+            return _thought_of(value)
         if not labels:
             return BadReply(value.problem)
     if labels:
         return _labelled(body, labels)
     if (found := _object_within(body)) is not None:
-        return _checked(found)
+        return _thought_of(found)
     if FINAL in body:
         return Thought(body)
     return BadReply("the reply has neither a JSON object nor lines with Thought: and Action:")
@@ -87,7 +87,7 @@ def _labelled(text: str, labels: list[re.Match[str]]) -> Thought | BadReply:
         if isinstance(value, NotJson):
             return BadReply(f"the Action Input cannot be used: {value.problem}")
     action = parts.get("Action", "").partition("\n")[0]
-    return _checked({"thought": parts.get("Thought"), "action": action, "action_input": value})
+    return _thought_of({"thought": parts.get("Thought"), "action": action, "action_input": value})
 
 
 def _parts(text: str, labels: list[re.Match[str]]) -> dict[str, str]:
@@ -104,7 +104,7 @@ def _parts(text: str, labels: list[re.Match[str]]) -> dict[str, str]:
     return parts
 
 
-def _checked(parts: dict[str, Any]) -> Thought | BadReply:
+def _thought_of(parts: dict[str, Any]) -> Thought | BadReply:
     thought, action, given = (parts.get(k) for k in ("thought", "action", "action_input"))
     if not isinstance(thought, str) or not thought.strip():
         return BadReply("the thought is missing or blank")

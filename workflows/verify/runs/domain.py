@@ -234,7 +234,7 @@ class Domain:
         """All calls end alike, or the first by itself and the others well. No host lets the effect fail."""
         good = [self._result(call, self._outputs(call)[0], None) for call in effect.calls]
         for text, ends in self._ends(effect.calls[0]):
-            results, name = tuple(self._checked(call, *ends) for call in effect.calls), ends[1] or ""
+            results, name = tuple(self._engine_result(call, *ends) for call in effect.calls), ends[1] or ""
             yield Tried(f"{_names(effect)}{text}", ToolsReturned(results=results), name)
             if len(effect.calls) > 1:
                 alone = ToolsReturned(results=(results[0], *good[1:]))
@@ -249,7 +249,7 @@ class Domain:
         for error in errors:
             yield f": {error}", (None, error)
 
-    def _checked(self, call: ToolCall, output: str | None, error: Any) -> ToolResult:
+    def _engine_result(self, call: ToolCall, output: str | None, error: Any) -> ToolResult:
         """What the engine answers where it does not make the call, else this end."""
         if self.tools and call.tool not in self.tools and call.tool not in self.scenario.outputs:
             return self._result(call, f"There is no tool {call.tool}", "unknown_tool")
