@@ -19,7 +19,7 @@ import structlog
 
 from activities.contracts import EarlyReply, ModelInput, ModelReplied, ToolResult
 
-__all__ = ["Ask", "Handover", "Question", "handed_over", "with_early_reply"]
+__all__ = ["Ask", "Handover", "NextPrompt", "handed_over", "with_early_reply"]
 
 Ask = Callable[[ModelInput], Awaitable[ModelReplied | None]]
 """Asks a model once; None: the workflow asks."""
@@ -27,8 +27,8 @@ log = structlog.get_logger("ratchet")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A question to a model, and its digest, so that the workflow recognises it."""
+class NextPrompt:
+    """A prompt that comes next, and its digest, so that the workflow recognises it."""
 
     digest: str
     request: ModelInput
@@ -38,7 +38,7 @@ class Question:
 class Handover:
     """How to compute the question after one call."""
 
-    question: Callable[[ToolResult, float], Question | None]
+    question: Callable[[ToolResult, float], NextPrompt | None]
     """From the tool's result and the time in seconds since 1970. None: the machine asks no model next, or
     people come first."""
     is_stopped: bool = False

@@ -66,8 +66,8 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A question for which there must be room."""
+class WaitingCall:
+    """A model call for which there must be room."""
 
     limits: Mapping[str, RateLimit]
     tokens: int
@@ -139,7 +139,7 @@ class RateLimits:
         waiting.add_done_callback(lambda _: self._waiting.subtract((names,)))
         return waiting
 
-    async def _let_pass(self, question: Question) -> Use | None:
+    async def _let_pass(self, question: WaitingCall) -> Use | None:
         async with self._lines.setdefault(tuple(question.limits), asyncio.Lock()):
             found = await self._looked(question)
             while isinstance(found, NoRoom):
@@ -158,11 +158,11 @@ class RateLimits:
         """Close the file; the next call opens it again."""
         self._file.close()
 
-    def _question(self, model: str, tokens: int, *, waits: bool) -> Question:
+    def _question(self, model: str, tokens: int, *, waits: bool) -> WaitingCall:
         limits = {name: limit for name, limit in self.limits.items() if _is_for(name, model)}
-        return Question(limits, tokens, waits)
+        return WaitingCall(limits, tokens, waits)
 
-    async def _looked(self, question: Question) -> Use | NoRoom | None:
+    async def _looked(self, question: WaitingCall) -> Use | NoRoom | None:
         if not question.limits:
             return None
         try:
@@ -172,7 +172,7 @@ class RateLimits:
 
     # -- in a transaction ----------------------------------------------------------------------------
 
-    def _admitted(self, file: sqlite3.Connection, now: float, question: Question) -> Use | NoRoom:
+    def _admitted(self, file: sqlite3.Connection, now: float, question: WaitingCall) -> Use | NoRoom:
         current = int(now / self._slice)
         # far ahead: from before the clock was set back
         file.execute(
@@ -195,7 +195,9 @@ class RateLimits:
             file.executemany("INSERT INTO waiting VALUES(?,?,?,?)", rows)
         return NoRoom(tuple(blocked), min(max(blocked.values()), self._pause))
 
-    def _seconds_to_room(self, file: sqlite3.Connection, now: float, name: str, question: Question) -> float:
+    def _seconds_to_room(
+        self, file: sqlite3.Connection, now: float, name: str, question: WaitingCall
+    ) -> float:
         """Until this limit may have room for the question; 0: it has."""
         rows = file.execute("SELECT slice, requests, tokens FROM used WHERE name=? ORDER BY slice", (name,))
         leaving = _last_to_leave(rows.fetchall(), question.limits[name], question.tokens)

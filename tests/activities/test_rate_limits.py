@@ -29,7 +29,7 @@ from activities.contracts import (
     ToolResult,
     Usage,
 )
-from activities.handover import Handover, Question, handed_over
+from activities.handover import Handover, NextPrompt, handed_over
 from activities.model import ModelActivities
 from activities.provider import ModelCall, ProviderError
 from activities.rate_limits import NoRoom, RateLimits, Use
@@ -462,7 +462,7 @@ async def test_question_behind_a_call_counts_and_never_waits_there(
 
     async def called() -> ToolResult:
         request = request_for("probe")
-        behind = Handover(lambda result, now: Question("digest", question("behind")))
+        behind = Handover(lambda result, now: NextPrompt("digest", question("behind")))
         with handed_over(request.key, behind):
             return await asyncio.wait_for(environment().run(tools.call_tool, request), PATIENCE)
 

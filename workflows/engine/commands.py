@@ -353,7 +353,7 @@ class CommandQueue:
         run, rest = self.run, self.run.not_begun
         run.settle()
         if run.performing and rest and run.reserve(added(run.begun, rest), self.calls.pending.spent):
-            self.calls.under_way.leave()
+            self.calls.under_way.begin_no_more()
 
     # -- rollback --------------------
 

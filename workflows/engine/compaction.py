@@ -2,9 +2,9 @@
 
 The run's conversation stays whole. For a model with `window_tokens`, what is sent of it is: the opening
 (instructions, goal, an earlier conversation), then a note in the place of older messages, then the newest
-ones. The note has a summary that the model wrote when it was asked to (`Question.shorten`), and after it,
-word for word, what people said and decided. A tool's result may have the summary say anything: its lines are
-quoted, so that nothing in it looks like what people decided. The next summary begins after the opening
+ones. The note has a summary that the model wrote when it was asked to (`PendingModelCall.shorten`), and after
+it, word for word, what people said and decided. A tool's result may have the summary say anything: its lines
+are quoted, so that nothing in it looks like what people decided. The next summary begins after the opening
 again: it takes in the note before.
 
 Sizes are bytes of messages. Tokens per byte are learned from each reply: the tokens that its provider

@@ -59,7 +59,7 @@ from activities.contracts import (
     ToolsWanted,
     text_digest,
 )
-from activities.handover import Handover, Question, handed_over
+from activities.handover import Handover, NextPrompt, handed_over
 from workflows import registry
 from workflows.api import AgentTask
 from workflows.engine.waiting import wait_until_done
@@ -325,21 +325,21 @@ class Performer:
         """The most that one attempt takes."""
         return self.specs[tool].timeout_seconds + TIMEOUT_MARGIN_SECONDS + STORE_MARGIN_SECONDS
 
-    def _question_after(self, call: CallSite) -> Callable[[ToolResult, float], Question | None]:
+    def _question_after(self, call: CallSite) -> Callable[[ToolResult, float], NextPrompt | None]:
         """How an activity finds what to ask after this call."""
 
-        def question(result: ToolResult, now: float) -> Question | None:
+        def question(result: ToolResult, now: float) -> NextPrompt | None:
             assert call.next_question is not None
             if (found := call.next_question(result, now)) is None:
                 return None
             effect, site = found
-            return Question(site.digest(effect), self._model_request(effect, self._model(effect), site))
+            return NextPrompt(site.digest(effect), self._model_request(effect, self._model(effect), site))
 
         return question
 
     @contextmanager
     def _handed_over(
-        self, key: str, question: Callable[[ToolResult, float], Question | None]
+        self, key: str, question: Callable[[ToolResult, float], NextPrompt | None]
     ) -> Iterator[None]:
         """Let the activity with this key ask the question after it, if it runs in this process."""
         # users' code runs under the sandbox's rules, and in the workflow's own thread: never in an activity

@@ -1,6 +1,6 @@
 """One call of the pending effect: asked about, made once, and made again where that is right.
 
-Its kinds: `question.py`, `tool_call.py`, `inner_run.py`, and the two below. `effect_calls.py` has those
+Its kinds: `model_call.py`, `tool_call.py`, `inner_run.py`, and the two below. `effect_calls.py` has those
 of one effect together.
 """
 

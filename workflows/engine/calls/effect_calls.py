@@ -22,7 +22,7 @@ from activities.contracts import (
 )
 from workflows.engine.calls.call import Call, PersonsAnswer, SandboxCall
 from workflows.engine.calls.inner_run import InnerRun
-from workflows.engine.calls.question import Question, recover_questions
+from workflows.engine.calls.model_call import PendingModelCall, recover_model_calls
 from workflows.engine.calls.run_calls import RunCalls, left_requests
 from workflows.engine.calls.tool_call import PendingToolCall
 from workflows.engine.calls.under_way import time_breach
@@ -77,7 +77,7 @@ class EffectCalls:
         """As the machine wants it; and with arguments as they are sent, and the models that are asked."""
         self._is_several = isinstance(effect, Together)
         self._members = [_member(calls, name, one) for name, one in members(effect, self.run.place)]
-        self.questions = [one for one in self._members if isinstance(one, Question)]
+        self.model_calls = [one for one in self._members if isinstance(one, PendingModelCall)]
         self.tool_calls = [call for one in self._members if isinstance(one, ToolCalls) for call in one.calls]
 
     # -- before --------------------
@@ -119,10 +119,10 @@ class EffectCalls:
         if begins and (breach := time_breach(self.run.suspension, self.run.host.now())):
             return breach  # people may have taken their time
         only = self._members[0]
-        if isinstance(only, Question) and not self._is_several and (breach := await only.shorten()):
+        if isinstance(only, PendingModelCall) and not self._is_several and (breach := await only.shorten()):
             return breach
         pending: dict[str, float] = {
-            "model_calls": sum(one.record.answer is None for one in self.questions),
+            "model_calls": sum(one.record.answer is None for one in self.model_calls),
             "tool_calls": sum(one.record.answer is None for one in self.tool_calls),
         }
         return self.run.reserve(added(self.run.begun, pending), self.calls.pending.spent)
@@ -146,10 +146,10 @@ class EffectCalls:
         """What is left for further requests, evenly for the questions that have no answer; none beside inner
         runs, which share it."""
         left = left_requests(self.calls.under_way.since, self.calls.pending.spent)
-        questions = sum(isinstance(one, Question) for one in missing)
-        if left == math.inf or not questions:
+        model_calls = sum(isinstance(one, PendingModelCall) for one in missing)
+        if left == math.inf or not model_calls:
             return left
-        return 0 if any(isinstance(one, InnerRun) for one in missing) else left // questions
+        return 0 if any(isinstance(one, InnerRun) for one in missing) else left // model_calls
 
     # -- afterwards --------------------
 
@@ -168,7 +168,7 @@ class EffectCalls:
         for call in unknown:
             if await call.ask_people():
                 return True
-        return await recover_questions(self.questions)
+        return await recover_model_calls(self.model_calls)
 
     def make_again(self) -> None:
         """Give the effect up, and make it again: its question has changed, or its time was over."""
@@ -181,7 +181,7 @@ def _member(calls: RunCalls, name: str, effect: Effect[Any]) -> Call[Any] | Tool
     """A single effect as calls."""
     match effect:
         case AskModel():
-            return Question(calls, name, effect)
+            return PendingModelCall(calls, name, effect)
         case CallTools():
             return ToolCalls(calls, name, effect)
         case RunMachine():

@@ -104,7 +104,7 @@ class UnderWay:
         self._is_paused = held
         self._tell_news()
 
-    def leave(self) -> None:
+    def begin_no_more(self) -> None:
         """Begin no further call, whatever holds others back or not: the effect is taken up again."""
         self._is_left = True
         self._tell_news()

@@ -30,7 +30,7 @@ from workflows.kernel.ledger import Breach
 from workflows.kernel.snapshot import Suspension
 from workflows.status import ASKING
 
-__all__ = ["Question", "recover_questions"]
+__all__ = ["PendingModelCall", "recover_model_calls"]
 
 TOO_LONG = "context_too_long"
 """Type of the failure of a question that the model's window cannot take in."""
@@ -38,7 +38,7 @@ MAX_REFUSAL_CHARS = 2000
 """Of a model's refusal to answer."""
 
 
-class Question(Call[AnswerRecord]):
+class PendingModelCall(Call[AnswerRecord]):
     """One `AskModel`."""
 
     kind = AnswerRecord
@@ -180,21 +180,21 @@ class Question(Call[AnswerRecord]):
         return True
 
 
-async def recover_questions(questions: Sequence[Question]) -> bool:
+async def recover_model_calls(model_calls: Sequence[PendingModelCall]) -> bool:
     """Have questions of one effect that failed asked again: shorter, or of another model, or once people have
     fixed the cause. One that may send no further request is asked again, too: so it meets the limit. What
     helps without people is tried for all of them first."""
-    failed = [(one, one.failure) for one in questions if one.failure is not None]
+    failed = [(one, one.failure) for one in model_calls if one.failure is not None]
     if not failed:
         return False
     if stopped := [one for one, failure in failed if failure.type == OUT_OF_REQUESTS]:
         for one in stopped:
             one.make_again()
         return True
-    return questions[0].make_shorter() or _change_models(failed) or await _fix_cause(failed)
+    return model_calls[0].make_shorter() or _change_models(failed) or await _fix_cause(failed)
 
 
-def _change_models(failed: Sequence[tuple[Question, EffectFailed]]) -> bool:
+def _change_models(failed: Sequence[tuple[PendingModelCall, EffectFailed]]) -> bool:
     """Have other models asked whose model failed for good. True: some are."""
     changes: dict[str, ModelChange | None] = {}
     calls = failed[0][0].calls
@@ -211,7 +211,7 @@ def _change_models(failed: Sequence[tuple[Question, EffectFailed]]) -> bool:
     return calls.log_models([change for change in changes.values() if change])
 
 
-async def _fix_cause(failed: Sequence[tuple[Question, EffectFailed]]) -> bool:
+async def _fix_cause(failed: Sequence[tuple[PendingModelCall, EffectFailed]]) -> bool:
     """Questions failed permanently: people may fix the cause. True: they have."""
     fatal = [(one, failure) for one, failure in failed if failure.error == "fatal"]
     run = failed[0][0].run
