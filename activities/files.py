@@ -24,7 +24,7 @@ from activities.contracts import normal_path, visible
 from activities.keyfiles import has_name_of_keys, holds_keys
 from activities.settings import Settings
 
-__all__ = ["MAX_FILE_BYTES", "Entry", "FilesRoot", "PathError"]
+__all__ = ["MAX_FILE_BYTES", "FolderEntry", "FilesRoot", "PathError"]
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is neither read nor searched. Before one is replaced, so much of it is looked at for keys."""
@@ -78,7 +78,7 @@ def _is_same(path: Path, named: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """One name in a folder; `path` is relative to the root."""
 
     path: str
@@ -159,14 +159,14 @@ class FilesRoot:
             raise
         return file
 
-    def entries(self, path: str) -> tuple[Entry, ...]:
+    def entries(self, path: str) -> tuple[FolderEntry, ...]:
         """What is in a folder, sorted, without hidden names; raises `PathError`."""
         parts = self.parts(path)
         with _plain_errors(path), self._folder(parts) as folder, os.scandir(folder) as found:
             entries = [_entry(parts, one) for one in found if not self._hidden((*parts, one.name))]
         return tuple(sorted(entries, key=lambda entry: entry.path))
 
-    def walk(self, path: str) -> Iterator[Entry]:
+    def walk(self, path: str) -> Iterator[FolderEntry]:
         """Everything below a folder, depth first and sorted; what cannot be read is skipped.
 
         As in ripgrep, names that begin with a dot are left out, and so are folders of installed
@@ -306,17 +306,17 @@ def _is_code_of_ours(path: Path) -> bool:
     return False
 
 
-def _entry(folder: PathParts, found: os.DirEntry[str]) -> Entry:
+def _entry(folder: PathParts, found: os.DirEntry[str]) -> FolderEntry:
     path = "/".join((*folder, found.name))
     try:
         status = found.stat(follow_symlinks=False)
     except OSError:
-        return Entry(path, "other", 0)
+        return FolderEntry(path, "other", 0)
     if stat.S_ISREG(status.st_mode):
-        return Entry(path, "file", status.st_size)
+        return FolderEntry(path, "file", status.st_size)
     if stat.S_ISDIR(status.st_mode):
-        return Entry(path, "folder", 0)
-    return Entry(path, "link" if stat.S_ISLNK(status.st_mode) else "other", 0)
+        return FolderEntry(path, "folder", 0)
+    return FolderEntry(path, "link" if stat.S_ISLNK(status.st_mode) else "other", 0)
 
 
 def _check_regular(path: str, status: os.stat_result) -> None:

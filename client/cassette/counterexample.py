@@ -422,11 +422,11 @@ class _Play:
             errors = {one.error for one in _results(answer) if one.tool == request.tool}
             return "reject" if "rejected" in errors else None if "expired" in errors else "approve"
         if isinstance(answer, PersonDecided) and request.kind in ("question", "escalation"):
-            return _said(answer, request)
+            return _decision_for(answer, request)
         return None
 
 
-def _said(answer: PersonDecided, request: Request) -> Choice:
+def _decision_for(answer: PersonDecided, request: Request) -> Choice:
     """The decision that gives the machine this answer, text and all; None: nobody decides."""
     if answer.decision == "unavailable":
         return None

@@ -272,9 +272,9 @@ class _Player(Recorder):
             return f"there is no inner run {name}"
         if "answer" in entry:
             return self._answered(entry, name)
-        return self._cancelled(name) if "cancel" in entry else self._said(entry, self.drives[name])
+        return self._cancelled(name) if "cancel" in entry else self._give_message(entry, self.drives[name])
 
-    def _said(self, entry: Entry, drive: Drive) -> str:
+    def _give_message(self, entry: Entry, drive: Drive) -> str:
         """A person decides or commands."""
         said: dict[str, Any] = {key: one for key, one in entry.items() if key not in _ABOUT}
         try:

@@ -173,7 +173,7 @@ class Recorder:
                 continue
             if record.event in ("Requested", "Escalated") and "request" in record.about:
                 requests = self.drives[name].run.requests
-                self.note(_asked(requests.get(str(record.about["request"]))), name)
+                self.note(_request_entry(requests.get(str(record.about["request"]))), name)
                 continue
             to = f" -> {record.to}" if record.to else ""
             who = record.by.removesuffix(" (claimed)")
@@ -192,7 +192,7 @@ class Recorder:
                 else:  # the tool had ended before the model began
                     early["before"] = reply.get("seconds", 0)
         else:
-            asked = self._asked(call)
+            asked = self._effect_entry(call)
         self.note({"call": site.activity_id, **asked}, name)
 
     def note_child(self, child: ChildRun, name: str) -> str:
@@ -211,7 +211,7 @@ class Recorder:
         after = {"after": self._known[sent.digests[start]]} if start else {}
         return {"kind": "ask_model", **asked, **after, "say": messages}
 
-    def _asked(self, call: Any) -> Entry:
+    def _effect_entry(self, call: Any) -> Entry:
         match call:
             case ReconcileInput():
                 return {"kind": "reconcile", **_lean(call, include={"tool", "arguments"})}
@@ -371,7 +371,7 @@ def sealed(entry: Entry) -> Entry:
     return {**entry, "content": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
-def _asked(request: Request) -> Entry:
+def _request_entry(request: Request) -> Entry:
     """What people are asked, and who may decide."""
     fields = {"kind", "tool", "arguments", "options", "group", "approvers", "quorum", "at_deadline"}
     asked = _lean(request, include=fields)

@@ -371,7 +371,7 @@ def snapshot_block(snapshot: StepSnapshot) -> Group:
         Text("\ncontext", style="dim"),
         pairs((name, _value(value)) for name, value in snapshot.context.items()),
         Text(f"\n{came}", style="dim"),
-        pairs((f"{record.seq:>4}", _happened(record)) for record in snapshot.next),
+        pairs((f"{record.seq:>4}", _record_text(record)) for record in snapshot.next),
     )
 
 
@@ -384,7 +384,7 @@ def _value(value: object) -> str:
     )
 
 
-def _happened(record: Record) -> str:
+def _record_text(record: Record) -> str:
     head = f"{record.state}: {record.event}{f' → {record.to}' if record.to else ''}"
     return f"{head}\n{one_line(record.summary, LINE_CHARACTERS)}".rstrip("\n")
 

@@ -169,13 +169,13 @@ class _WithoutPerson:
         if view.status is not self._status:
             before, self._status, self._question = self._question, view.status, None
             with suppress(RatchetError):  # no worker, or no store
-                self._question = await self._asked(view)
+                self._question = await self._radius_question(view)
             if before is not None and before != self._question:
                 self._console.radii.drop(before)
-        found = self._console.radii.known(self._question) if self._question else None
+        found = self._console.radii.answer_if_known(self._question) if self._question else None
         return self._console.part("_alone.html", sentence=found.sentence if found else "")
 
-    async def _asked(self, view: RunView) -> RadiusQuestion | None:
+    async def _radius_question(self, view: RunView) -> RadiusQuestion | None:
         page = await self._console.agents.requests_page(self._run, schemas=True)
         asked = next((one for one in page.open if one.id == self._name), None)
         if asked is None or asked.kind != "approval" or asked.tool not in page.tools:

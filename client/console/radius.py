@@ -33,7 +33,7 @@ from workflows.people import Approvals
 from workflows.verify.policy.report import (
     OUTSIDE,
     WHEN,
-    Judged,
+    JudgedAgent,
     alone_text,
     bound_text,
     radius_text,
@@ -141,7 +141,7 @@ def _answer(question: RadiusQuestion) -> Radius:
     register_modules(question.modules)
     agent = question.agent if question.run is None else agent_from_here(question.agent, question.run)
     machine = _machine(agent)
-    found = Judged(agent, machine, {spec.name: spec for spec in question.specs})
+    found = JudgedAgent(agent, machine, {spec.name: spec for spec in question.specs})
     if question.about:
         approved = question.run.approved if question.run else ()
         return Radius(sentence=alone_text(found, question.about, approved))
@@ -234,13 +234,13 @@ class Radii:
 
     async def answer(self, question: RadiusQuestion) -> Radius:
         """The answer, once it is known. What could not be answered is asked again."""
-        if (before := self.known(question)) is not None and before.problem:
+        if (before := self.answer_if_known(question)) is not None and before.problem:
             del self._known[_digest(question)]
-        return await asyncio.shield(self._asked(question))
+        return await asyncio.shield(self._task_for(question))
 
-    def known(self, question: RadiusQuestion) -> Radius | None:
+    def answer_if_known(self, question: RadiusQuestion) -> Radius | None:
         """The answer, if it is known by now; else it is asked."""
-        task = self._asked(question)
+        task = self._task_for(question)
         return task.result() if task.done() else None
 
     def drop(self, question: RadiusQuestion) -> None:
@@ -250,7 +250,7 @@ class Radii:
             task.cancel()
             del self._known[_digest(question)]
 
-    def _asked(self, question: RadiusQuestion) -> asyncio.Task[Radius]:
+    def _task_for(self, question: RadiusQuestion) -> asyncio.Task[Radius]:
         digest = _digest(question)
         if digest not in self._known:
             self._known[digest] = asyncio.create_task(self._ask(question))

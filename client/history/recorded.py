@@ -138,13 +138,15 @@ async def recorded_calls(
                 "started": call.event_time.ToMicroseconds() / 1e6,
                 "at": at,
             }
-            for told in await _told(temporal, call, event):
+            for told in await _answer_fields(temporal, call, event):
                 seq = (last.seq + 1 if last else 0) + len(found)
                 found.append(Record(seq=seq, **common, **told))
     return tuple(found)
 
 
-async def _told(temporal: Client, call: HistoryEvent, event: HistoryEvent) -> Iterable[dict[str, Any]]:
+async def _answer_fields(
+    temporal: Client, call: HistoryEvent, event: HistoryEvent
+) -> Iterable[dict[str, Any]]:
     """What a call that has ended says, as fields of records."""
     scheduled, converter = call.activity_task_scheduled_event_attributes, temporal.data_converter
     kind = scheduled.activity_type.name

@@ -9,19 +9,19 @@ from activities.contracts import ToolSpec
 from client.agents.catalog import Catalog
 from workflows.api import AgentSpec
 from workflows.verify.policy.call_sets import Level
-from workflows.verify.policy.report import Judged, radius_text, unbounded
+from workflows.verify.policy.report import JudgedAgent, radius_text, unbounded
 
 __all__ = ["judged", "unbounded_text"]
 
 
-def judged(catalog: Catalog, agent: AgentSpec, more: Iterable[ToolSpec] = ()) -> Judged:
+def judged(catalog: Catalog, agent: AgentSpec, more: Iterable[ToolSpec] = ()) -> JudgedAgent:
     """An agent with its machine and its tools; `more` are those of MCP servers. Raises UsageError."""
     machine = catalog.machine(agent.machine, agent.machine_version, agent.options)
     known = [tool for tool in (*catalog.tools, *more) if tool.name in agent.tools]
-    return Judged(agent, machine, {tool.name: agent.labels.labelled(tool) for tool in known})
+    return JudgedAgent(agent, machine, {tool.name: agent.labels.labelled(tool) for tool in known})
 
 
-def unbounded_text(found: Judged) -> str:
+def unbounded_text(found: JudgedAgent) -> str:
     """The first unsafe tool that can be called without a bound and without a person, in one line; empty: none
     is known, or z3 is not installed."""
     first = next(unbounded(found), None) if find_spec("z3") else None

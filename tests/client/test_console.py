@@ -697,9 +697,9 @@ def test_standing_approvals_count_for_what_may_pass_unasked(
 async def test_what_the_solver_has_found_is_kept() -> None:
     pytest.importorskip("z3")
     answers, question = Radii(), RadiusQuestion(agent=AgentSpec(), modules=(), specs=())
-    assert answers.known(question) is None
+    assert answers.answer_if_known(question) is None
     found = await answers.answer(question)
-    assert answers.known(question) is found is await answers.answer(question)
+    assert answers.answer_if_known(question) is found is await answers.answer(question)
 
 
 async def test_what_could_not_be_answered_is_asked_again(tmp_path: Path) -> None:
@@ -721,7 +721,7 @@ async def test_questions_about_where_a_run_was_do_not_queue(tmp_path: Path) -> N
     answers = Radii()
     for line in ("one", "two", "three"):
         old = RadiusQuestion(agent=AgentSpec(), modules=(str(file),), specs=(), about=line)
-        assert answers.known(old) is None
+        assert answers.answer_if_known(old) is None
         await asyncio.sleep(0)
         answers.drop(old)
     async with asyncio.timeout(30):

@@ -27,7 +27,7 @@ from workflows.task import inner_task
 from workflows.verify.policy.bounds import CallsBound, calls_bound, largest_sum, may_be_unbounded, radius
 from workflows.verify.policy.call_sets import CallSet, JudgedCall, level_of
 from workflows.verify.policy.ranges import Cell
-from workflows.verify.policy.report import Judged, alone_text, excess, radius_text, reported, tool_report
+from workflows.verify.policy.report import JudgedAgent, alone_text, excess, radius_text, reported, tool_report
 from workflows.verify.policy.run_so_far import RunSoFar, agent_from_here
 
 pytest.importorskip("z3")
@@ -165,7 +165,7 @@ def test_run_reaches_exactly_the_bound_of_its_rule() -> None:
 def test_calls_that_need_a_person_are_not_made_when_unattended() -> None:
     settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
     spec = agent().model_copy(update={"people": People(requests=settings, unattended=True)})
-    report = reported(Judged(spec, machine_of(spec), {"pay": PAY}))
+    report = reported(JudgedAgent(spec, machine_of(spec), {"pay": PAY}))
     assert [one.level for one in report.sets["pay"]] == ["unasked", "refused"]
     assert [one.level for one in report.radii] == ["unasked"]
 
@@ -175,7 +175,7 @@ def test_deadline_that_approves_undoes_a_bound() -> None:
     settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
     never = ApprovalRule(ask="never", at_most=AtMost(calls=3), request=settings)
     spec = agent().model_copy(update={"approvals": Approvals(rules=(never,))})
-    levels = {one.level: one for one in reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii}
+    levels = {one.level: one for one in reported(JudgedAgent(spec, machine_of(spec), {"pay": PAY})).radii}
     assert levels["unasked"].sums == {"cents": 18}
     assert levels["expiry"].sums == {"cents": 6000}
 
@@ -183,7 +183,7 @@ def test_deadline_that_approves_undoes_a_bound() -> None:
 def alone(spec: AgentSpec, run: RunSoFar) -> str:
     """What a run that is so far could do with nobody asked."""
     now = agent_from_here(spec, run)
-    found = Judged(now, machine_of(now), {"pay": PAY})
+    found = JudgedAgent(now, machine_of(now), {"pay": PAY})
     return alone_text(found, "pay", run.approved)
 
 
@@ -236,7 +236,7 @@ def test_what_needs_no_solver_to_be_bounded_is_bounded(
     spec = agent(limits=limits).model_copy(update={"approvals": data.draw(POLICIES), "people": BOSS})
     machine = object.__new__(type(machine_of(spec)))
     machine.__dict__.update({**machine_of(spec).__dict__, "most_calls": None})
-    found = Judged(spec, machine, {"pay": pay})
+    found = JudgedAgent(spec, machine, {"pay": pay})
     is_unbounded = any(one.is_unbounded for one in tool_report(found, pay).radii)
     assert may_be_unbounded(spec, pay, found.bound) or not is_unbounded
 
@@ -323,7 +323,7 @@ def test_number_is_seen_wherever_the_schema_lists_it(place: str) -> None:
     """A run can pay without a bound: this is said, and `--strict` fails."""
     pay = PAY.model_copy(update={"parameters": PLACES[place]})
     spec = agent().model_copy(update={"approvals": Approvals(rules=(ApprovalRule(ask="never"),))})
-    found = Judged(spec, machine_of(spec), {"pay": pay})
+    found = JudgedAgent(spec, machine_of(spec), {"pay": pay})
     assert may_be_unbounded(spec, pay, found.bound)
     (one,) = reported(found).radii
     assert (one.sums["cents"], one.is_unbounded) == (math.inf, True)
@@ -334,7 +334,7 @@ def test_number_that_is_listed_elsewhere_can_be_bounded(place: str) -> None:
     pay = PAY.model_copy(update={"parameters": PLACES[place]})
     bounded = ApprovalRule(ask="never", at_most=AtMost(calls=3, sum={"cents": 9}))
     less = agent().model_copy(update={"approvals": Approvals(rules=(bounded,))})
-    assert reported(Judged(less, machine_of(less), {"pay": pay})).radii[0].sums["cents"] == 9
+    assert reported(JudgedAgent(less, machine_of(less), {"pay": pay})).radii[0].sums["cents"] == 9
 
 
 # -- what people are asked about --------------------
@@ -357,7 +357,9 @@ def test_call_that_first_time_asks_about_is_one_more() -> None:
     Local(spec, model=model, tools=[bank(paid)], decide=decide).run_sync("go")
     assert paid == [6, 4, 4, 1]
     (found,) = (
-        one for one in reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii if one.level == "once"
+        one
+        for one in reported(JudgedAgent(spec, machine_of(spec), {"pay": PAY})).radii
+        if one.level == "once"
     )
     assert (found.calls, found.sums["cents"]) == (4, 15)
 
@@ -374,7 +376,7 @@ def test_bound_does_not_count_calls_that_a_deadline_approves() -> None:
     quiet = Local(spec, model=model, tools=[bank(paid)], decide=lambda request: None, now=lambda: next(times))
     quiet.run_sync("go")
     assert paid == [6, 6, 6, 6]
-    (found,) = reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii
+    (found,) = reported(JudgedAgent(spec, machine_of(spec), {"pay": PAY})).radii
     assert (found.level, found.calls, found.sums["cents"]) == ("expiry", 4, 24)
     endless = spec.model_copy(update={"limits": Limits(tool_calls=None, model_calls=None)})
     assert may_be_unbounded(endless, PAY, CallsBound(math.inf, "nothing"))
@@ -467,7 +469,7 @@ def test_stage_with_tool_that_agent_lacks_is_a_violation() -> None:
         },
     ]  # fmt: skip
     spec = agent("staged", stages=stages)
-    (violation,) = reported(Judged(spec, machine_of(spec), {"pay": PAY})).violations
+    (violation,) = reported(JudgedAgent(spec, machine_of(spec), {"pay": PAY})).violations
     assert "no tool drop to give" in violation
 
 
@@ -476,7 +478,7 @@ def test_stage_with_tool_that_agent_lacks_is_a_violation() -> None:
 
 def remarks_of(**people: Any) -> list[str]:
     spec = agent().model_copy(update={"people": People(**people)})
-    return list(reported(Judged(spec, machine_of(spec), {"pay": PAY})).remarks)
+    return list(reported(JudgedAgent(spec, machine_of(spec), {"pay": PAY})).remarks)
 
 
 def test_group_that_nobody_is_in_lets_anybody_decide() -> None:
@@ -488,7 +490,7 @@ def test_deadline_that_approves_is_an_unasked_call() -> None:
     settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
     assert level_of("always", settings) == level_of("first_time", settings) == "expiry"
     spec = agent().model_copy(update={"people": People(requests=settings)})
-    levels = {one.level: one for one in reported(Judged(spec, machine_of(spec), {"pay": PAY})).radii}
+    levels = {one.level: one for one in reported(JudgedAgent(spec, machine_of(spec), {"pay": PAY})).radii}
     assert levels["unasked"].sums == {"cents": 4000}
     assert levels["expiry"].sums == {"cents": 6000}
 
@@ -500,10 +502,10 @@ def test_tool_that_nobody_knows_may_bring_every_label() -> None:
     """Such as one of a server that does not answer; what the agent file says of it counts."""
     spec = agent().model_copy(update={"tools": ("pay", "far__off")})
     sure = {"pay": PAY.model_copy(update={"brings": ()})}
-    assert Judged(spec, machine_of(spec), sure).sources("untrusted") == ["far__off"]
+    assert JudgedAgent(spec, machine_of(spec), sure).sources("untrusted") == ["far__off"]
     quiet = Labels(tools={"far__*": ToolLabels(brings=())})
     said = spec.model_copy(update={"labels": quiet})
-    assert Judged(said, machine_of(said), sure).sources("untrusted") == []
+    assert JudgedAgent(said, machine_of(said), sure).sources("untrusted") == []
 
 
 def test_sink_that_the_solver_cannot_judge_is_unknown() -> None:
@@ -513,7 +515,7 @@ def test_sink_that_the_solver_cannot_judge_is_unknown() -> None:
     )
     rule = ApprovalRule(arguments={"to": {"pattern": r"^\b\B"}}, ask="never")
     spec = agent().model_copy(update={"approvals": Approvals(rules=(rule,))})
-    report = reported(Judged(spec, machine_of(spec), {"pay": odd}))
+    report = reported(JudgedAgent(spec, machine_of(spec), {"pay": odd}))
     (sink,) = report.sinks
     assert sink.text == "people are asked, as far as is known; what may pass more easily is UNKNOWN"
     assert any(one.startswith("pay after untrusted, rules.0: ") for one in report.unknown)

@@ -23,7 +23,7 @@ z3 = pytest.importorskip("z3")
 
 from workflows.verify.policy.questions import (  # noqa: E402  # behind the skip
     RunPolicy,
-    ToolCalls,
+    SymbolicCalls,
     Undecided,
     after_label,
     call_sets,
@@ -614,7 +614,7 @@ def test_calls_without_a_default_are_those_that_production_makes(more: Any, with
     ]
     fitted = [one for one in (arguments_for(spec, call) for call in given_calls) if isinstance(one, dict)]
     assert all(arguments_for(spec, one) == one for one in fitted)
-    tool = ToolCalls(spec, [RunPolicy(ApprovalPolicy(Approvals(), PEOPLE, {"pay": spec}))])
+    tool = SymbolicCalls(spec, [RunPolicy(ApprovalPolicy(Approvals(), PEOPLE, {"pay": spec}))])
     for name in "abc":
         there = tool.call.has(name)
         for formula, found in ((there, True), (z3.Not(there), False)):

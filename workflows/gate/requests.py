@@ -62,7 +62,7 @@ OUTCOMES: dict[Verb, RequestOutcome] = {
 }
 
 
-class Judged(NamedTuple):
+class CallNeeds(NamedTuple):
     """What a call needs."""
 
     required: RequiredApproval | None
@@ -178,7 +178,7 @@ class Requests:
 
     def approval_for(
         self, call: ToolCall, *, spent_usd: float, labels: tuple[Label, ...] = (), activity_id: str = ""
-    ) -> Judged:
+    ) -> CallNeeds:
         """What approval this call needs, with fitted arguments. Raises TooMuch if that takes too long to say.
 
         It is about calls that were not asked about yet: what was decided on this very call is in its request.
@@ -188,10 +188,10 @@ class Requests:
         budget = Budget()
         judged = self.policy.judge(call.tool, call.arguments, budget=budget, **facts)
         if judged.passes:
-            return Judged(None, None, judged)
+            return CallNeeds(None, None, judged)
         wanted = (call.tool, call.arguments, self.policy.people.quorum_for(judged.settings), budget)
         earlier = next((one for one in self._grants if one.holds(judged, *wanted)), None)
-        return Judged(None if earlier else judged, earlier, judged)
+        return CallNeeds(None if earlier else judged, earlier, judged)
 
     # -- opening --------------------
 

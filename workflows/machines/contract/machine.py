@@ -44,7 +44,7 @@ from workflows.machines.contract.context import (
     RoundTiming,
     log_entry,
 )
-from workflows.machines.contract.judged import Judged, judged
+from workflows.machines.contract.judged_decision import JudgedDecision, judged
 from workflows.machines.contract.mapping import Mapped, fill_slots, new_artifacts, read_texts, with_text
 from workflows.machines.contract.prompt import DECIDE_AGAIN, journal, opening
 from workflows.machines.contract.proof import PROPERTIES, SCENARIOS
@@ -145,7 +145,7 @@ def ask(
         say = DECIDE_AGAIN
 
 
-def decision_patch(c: Contract, judgement: Judged) -> Patch:
+def decision_patch(c: Contract, judgement: JudgedDecision) -> Patch:
     """What outlives a decision: stage, strategy, summary and questions."""
     decision, update = judgement.decision, {"stage": judgement.stage}
     if decision.strategy in ("explore", "exploit", "render"):
@@ -158,7 +158,7 @@ def decision_patch(c: Contract, judgement: Judged) -> Patch:
     return patch
 
 
-def route(c: Contract, run: Run, patch: Patch, judgement: Judged) -> VisitEnd:
+def route(c: Contract, run: Run, patch: Patch, judgement: JudgedDecision) -> VisitEnd:
     """On to the tool, around again, or to an exit, with this patch."""
     if judgement.action == "call_tool":
         return patch, ToolChosen()

@@ -23,7 +23,7 @@ from workflows.machines.contract.context import (
     Overdraft,
     SlotSpec,
 )
-from workflows.machines.contract.judged import SHOWN_ITEMS
+from workflows.machines.contract.judged_decision import SHOWN_ITEMS
 from workflows.machines.contract.mapping import left_out, place_of, read_texts
 from workflows.machines.contract.reply import ModelDecision
 

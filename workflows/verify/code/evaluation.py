@@ -27,7 +27,7 @@ from workflows.verify.code.values import (
     Context,
     Data,
     Dict,
-    Entry,
+    DictEntry,
     Function,
     Is,
     Made,
@@ -112,7 +112,7 @@ def attribute(reading: Reading, atom: Any, name: str) -> Value:
 
 
 def _of_context(reading: Reading, atom: Context, name: str) -> Value:
-    changes: dict[Any, Entry] = dict(atom.changed.entries) if atom.changed else {}
+    changes: dict[Any, DictEntry] = dict(atom.changed.entries) if atom.changed else {}
     if name in changes and changes[name].sure:
         return changes[name].value
     if name in reading.context.model_fields:
@@ -194,7 +194,7 @@ def _object_called(reading: Reading, atom: Is, args: Args) -> Value:
     if isinstance(it, type):
         return _made(reading, it, args, guess=atom.guess)
     if isinstance(it, functools.partial):
-        named = {name: Entry(exactly(one)) for name, one in it.keywords.items()}
+        named = {name: DictEntry(exactly(one)) for name, one in it.keywords.items()}
         inner = dataclasses.replace(args.prepended(*map(exactly, it.args)), named={**named, **args.named})
         return call(reading, Is(it.func), inner)
     if isinstance(it, types.MethodType | types.BuiltinMethodType):

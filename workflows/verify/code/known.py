@@ -27,7 +27,7 @@ from workflows.verify.code.values import (
     PLAIN,
     Data,
     Dict,
-    Entry,
+    DictEntry,
     Generated,
     Is,
     Made,
@@ -107,7 +107,7 @@ def entry(key: Value, value: Value, place: Place) -> Dict:
     """A mapping of one key."""
     keys = [one.it for one in key if isinstance(one, Is) and isinstance(one.it, PLAIN | Enum | type)]
     known = len(keys) == len(key)
-    entries = tuple((one, Entry(value, known and len(keys) == 1, place)) for one in keys)
+    entries = tuple((one, DictEntry(value, known and len(keys) == 1, place)) for one in keys)
     return Dict(entries, NEVER if known else value or ANY)
 
 
@@ -116,12 +116,12 @@ def merged(one: Dict, other: Dict) -> Dict:
     entries = dict(one.entries)
     if other.rest:
         for key, old in one.entries:
-            entries[key] = Entry(joined(old.value, other.rest), old.sure, old.place)
+            entries[key] = DictEntry(joined(old.value, other.rest), old.sure, old.place)
     for key, new in other.entries:
         before = entries.get(key)
         unsure = not new.sure and before is not None
         entries[key] = (
-            Entry(joined(before.value, new.value), before.sure, new.place) if unsure and before else new
+            DictEntry(joined(before.value, new.value), before.sure, new.place) if unsure and before else new
         )
     return Dict(tuple(entries.items()), joined(one.rest, other.rest))
 

@@ -30,7 +30,7 @@ from workflows.verify.code.values import (
     Context,
     Data,
     Dict,
-    Entry,
+    DictEntry,
     Function,
     Generated,
     Is,
@@ -460,7 +460,7 @@ class Reader(ast.NodeVisitor):
                 way.names[name] = frozenset(kept) or value
         self.narrow_fields(test, way, holds)
         if isinstance(test, ast.Name) and test.id in way.names:
-            way.names[test.id] = _settled(way.names[test.id], holds) or way.names[test.id]
+            way.names[test.id] = _value_if(way.names[test.id], holds) or way.names[test.id]
         return way
 
     def narrow_fields(self, test: ast.expr, way: Way, holds: bool) -> None:
@@ -609,7 +609,7 @@ class Reader(ast.NodeVisitor):
                 after = after.joined(inner.store) if number else inner.store
             if last and stops:
                 value = frozenset(replace(one, guess=True) if known.is_word(one) else one for one in value)
-            found = joined(found, value if last else _settled(value, stops))
+            found = joined(found, value if last else _value_if(value, stops))
             if last or inner.dead or (not stops) not in truths(value):
                 break
             inner = self.narrowed(part, inner, not stops)  # holds for the parts behind alone
@@ -760,7 +760,7 @@ class Reader(ast.NodeVisitor):
         for keyword in node.keywords:
             value = self.visit(keyword.value)
             if keyword.arg is not None:
-                args.named[keyword.arg] = Entry(value)
+                args.named[keyword.arg] = DictEntry(value)
             else:
                 given = one_dict(dicts_of(value)) if value else Dict()
                 args.named |= {str(name): entry for name, entry in given.entries}
@@ -909,7 +909,7 @@ def _is_plain(test: ast.expr) -> bool:
     ) and not any(isinstance(node, ast.Yield | ast.YieldFrom) for node in parts_of(test))
 
 
-def _settled(value: Value, holds: bool) -> Value:
+def _value_if(value: Value, holds: bool) -> Value:
     """What of the value is true, or false."""
     kept = frozenset(atom for atom in value if holds in truths(frozenset({atom})))
     if holds:

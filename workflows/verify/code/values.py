@@ -20,7 +20,7 @@ __all__ = [
     "Context",
     "Data",
     "Dict",
-    "Entry",
+    "DictEntry",
     "Function",
     "Generated",
     "Is",
@@ -113,7 +113,7 @@ class Many:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DictEntry:
     """A key's value in a `Dict`."""
 
     value: Value
@@ -126,7 +126,7 @@ class Entry:
 class Dict:
     """A mapping. With a `rest` it may have more keys, whose values are among these."""
 
-    entries: tuple[tuple[Any, Entry], ...] = ()
+    entries: tuple[tuple[Any, DictEntry], ...] = ()
     rest: Value = frozenset()
 
 
@@ -233,11 +233,11 @@ def _first_place(found: Iterable[Any]) -> Place | None:
 def one_dict(dicts: Iterable[Dict]) -> Dict:
     """What one of these mappings is, as one."""
     dicts = list(dicts)
-    parts, entries = [dict(one.entries) for one in dicts], dict[Any, Entry]()
+    parts, entries = [dict(one.entries) for one in dicts], dict[Any, DictEntry]()
     for key in dict.fromkeys(key for part in parts for key in part):
         found = [part[key] for part in parts if key in part]
         sure = len(found) == len(parts) and all(entry.sure for entry in found)
-        entries[key] = Entry(joined(*(entry.value for entry in found)), sure, _first_place(found))
+        entries[key] = DictEntry(joined(*(entry.value for entry in found)), sure, _first_place(found))
     return Dict(tuple(entries.items()), joined(*(one.rest for one in dicts)))
 
 
@@ -248,7 +248,7 @@ def dicts_of(value: Value) -> list[Dict]:
         if isinstance(atom, Dict):
             found.append(atom)
         elif isinstance(atom, Is) and isinstance(atom.it, Mapping):
-            found.append(Dict(tuple((key, Entry(exactly(it))) for key, it in atom.it.items())))
+            found.append(Dict(tuple((key, DictEntry(exactly(it))) for key, it in atom.it.items())))
         elif not (isinstance(atom, Is) and atom.it is None):
             found.append(Dict((), ANY))
     return found

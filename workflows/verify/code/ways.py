@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from activities.contracts import Effect
-from workflows.verify.code.values import ANY, NEVER, Dict, Entry, Place, Value, joined, lasting
+from workflows.verify.code.values import ANY, NEVER, Dict, DictEntry, Place, Value, joined, lasting
 
 __all__ = ["Args", "Read", "Seen", "Store", "Way", "note"]
 
@@ -104,7 +104,7 @@ class Args:
     """What a function is given."""
 
     given: list[Value]
-    named: dict[str, Entry] = field(default_factory=dict)
+    named: dict[str, DictEntry] = field(default_factory=dict)
     more: Value = NEVER
     """Of a `*` of unknown length: what each item may be."""
     rest: Value = NEVER

@@ -17,7 +17,7 @@ from activities.contracts import ToolSpec
 from workflows.people import ApprovalRule
 from workflows.verify.policy.bounds import Amount, largest_sum
 from workflows.verify.policy.call_sets import LEVELS, CallSet, JudgedCall, Level
-from workflows.verify.policy.questions import Entry, RunPolicy, ToolCalls, Undecided, decided
+from workflows.verify.policy.questions import PolicyEntry, RunPolicy, SymbolicCalls, Undecided, decided
 from workflows.verify.policy.ranges import Cell
 
 __all__ = ["CALLS", "Grown", "approvals_merged", "bounds_grown"]
@@ -51,9 +51,9 @@ class Grown:
 class _Part:
     """What entries of one name let pass of the calls of an old rule."""
 
-    tool: ToolCalls
-    entry: Entry
-    old: Entry
+    tool: SymbolicCalls
+    entry: PolicyEntry
+    old: PolicyEntry
     unknown: str = ""
     """Why nobody knows whether they are about the same calls."""
 
@@ -70,7 +70,7 @@ class _Part:
 def bounds_grown(new: RunPolicy, old: RunPolicy, specs: Sequence[ToolSpec], most: float) -> Iterator[Grown]:
     """Bounds of the old policy that a run under the new one may pass, with calls of tools that both have;
     `most` is how many calls it makes at all."""
-    tools = [ToolCalls(spec, [new, old]) for spec in specs if spec.name in old.policy.specs]
+    tools = [SymbolicCalls(spec, [new, old]) for spec in specs if spec.name in old.policy.specs]
     for number, rule in enumerate(old.policy.approvals.rules):
         if rule.at_most is not None:
             pairs = [
@@ -85,7 +85,7 @@ class _Bound:
 
     new: RunPolicy
     rule: ApprovalRule
-    pairs: Sequence[tuple[ToolCalls, Entry]]
+    pairs: Sequence[tuple[SymbolicCalls, PolicyEntry]]
     """Its entries, by tool: within the bound and beyond it."""
     most: float
     parts: list[_Part] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Bound:
             if known:
                 yield next((one for one in known if not one.unknown), known[0])
 
-    def _parts(self, tool: ToolCalls, old: Entry) -> Iterator[_Part]:
+    def _parts(self, tool: SymbolicCalls, old: PolicyEntry) -> Iterator[_Part]:
         for entry in tool.entries(self.new):
             try:
                 if tool.exists(z3.And(entry.decides, old.decides), decided(self.new, entry)):
@@ -164,7 +164,7 @@ def _merged(named: Mapping[str, Sequence[_Part]], policy: RunPolicy | None, name
 def approvals_merged(new: RunPolicy, old: RunPolicy, spec: ToolSpec) -> tuple[list[str], list[str]]:
     """Where one approval lets calls of a tool pass that needed another one before, in words; and where that
     is not known."""
-    tool, found, unknown = ToolCalls(spec, [new, old]), list[str](), list[str]()
+    tool, found, unknown = SymbolicCalls(spec, [new, old]), list[str](), list[str]()
     before = [one for one in tool.entries(old) if LEVELS.index(one.level) >= ONCE]
     for entry in tool.entries(new):
         if entry.mode != "first_time" or LEVELS.index(entry.level) < ONCE:
@@ -184,6 +184,6 @@ def approvals_merged(new: RunPolicy, old: RunPolicy, spec: ToolSpec) -> tuple[li
     return found, unknown
 
 
-def _met(tool: ToolCalls, new: RunPolicy, entry: Entry, old: Entry) -> JudgedCall | None:
+def _met(tool: SymbolicCalls, new: RunPolicy, entry: PolicyEntry, old: PolicyEntry) -> JudgedCall | None:
     """A call that both decide; None: it is proven that there is none. Raises Undecided."""
     return tool.find(z3.And(entry.decides, old.decides), decided(new, entry))

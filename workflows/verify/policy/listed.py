@@ -31,7 +31,7 @@ class Listed:
     def __init__(self, spec: ToolSpec) -> None:
         self.schema, self.draft = closed_schema(spec), draft_of(spec.parameters)
         found: dict[str, list[Any]] = {}
-        for name, one in self._said(self.schema, set()):
+        for name, one in self._argument_schemas(self.schema, set()):
             found.setdefault(name, []).append(one)
         self.names: Mapping[str, list[Any]] = found
         """Argument -> what the schema says of it, at each of its places."""
@@ -56,7 +56,7 @@ class Listed:
     def _applied(self, schema: Any) -> Mapping[str, Any]:
         return applied(_mapping(schema), self.draft)
 
-    def _said(self, schema: Any, followed: set[str]) -> Iterator[tuple[str, Any]]:
+    def _argument_schemas(self, schema: Any, followed: set[str]) -> Iterator[tuple[str, Any]]:
         """Argument, and what a part of the schema says of it."""
         said = self._applied(schema)
         yield from _mapping(said.get("properties")).items()
@@ -75,7 +75,7 @@ class Listed:
             yield from ((name, True) for name in names_in(self.schema))
         for one in more:
             if isinstance(one, Mapping):
-                yield from self._said(one, followed)
+                yield from self._argument_schemas(one, followed)
 
 
 def applied(schema: Mapping[str, Any], draft: Any) -> Mapping[str, Any]:

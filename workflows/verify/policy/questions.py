@@ -26,8 +26,8 @@ from workflows.verify.policy.ranges import Cell, cells, constants, is_loose, lar
 from workflows.verify.policy.schemas import Filled, Value, Values, exact_number
 
 __all__ = [
-    "Entry", "RunPolicy", "ToolCalls", "Undecided", "after_label", "call_sets", "decided", "newly_allowed",
-    "other_requests", "useless_rules",
+    "PolicyEntry", "RunPolicy", "SymbolicCalls", "Undecided", "after_label", "call_sets", "decided",
+    "newly_allowed", "other_requests", "useless_rules",
 ]  # fmt: skip
 
 MAX_SOLVER_TRIES = 5
@@ -94,7 +94,7 @@ class RunPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PolicyEntry:
     """Calls of one tool that one entry of a policy decides alike."""
 
     name: str
@@ -126,7 +126,7 @@ class Entry:
         return (self.level, own, None if quiet else self.asks, () if quiet else frozenset(self.after))
 
 
-class ToolCalls:
+class SymbolicCalls:
     """All calls of one tool: how the solver sees them, and what policies decide about them."""
 
     def __init__(self, spec: ToolSpec, policies: Sequence[RunPolicy]) -> None:
@@ -180,7 +180,7 @@ class ToolCalls:
             yield z3.And(value.sound(), self._values.fits({"const": filled[0]}, value, condition=False))
             yield z3.Or(self.call.has(name), z3.Not(fits))
 
-    def entries(self, run: RunPolicy) -> Iterator[Entry]:
+    def entries(self, run: RunPolicy) -> Iterator[PolicyEntry]:
         """The entries of a policy about this tool, in their order. One with a bound comes twice: within it,
         and beyond."""
         approvals, spec, left = run.policy.approvals, self.spec, z3.BoolVal(True)
@@ -190,15 +190,15 @@ class ToolCalls:
             decides = z3.And(left, fits)
             within = z3.And(decides, self._within_bound(rule))
             said: Any = {"arguments": rule.arguments, "after": rule.after}
-            yield Entry(name, rule.ask, own, within, rule.at_most, **said)
+            yield PolicyEntry(name, rule.ask, own, within, rule.at_most, **said)
             if rule.at_most is not None:
-                yield Entry(name, rule.then, own, decides, is_beyond=True, **said)
+                yield PolicyEntry(name, rule.then, own, decides, is_beyond=True, **said)
             left = z3.And(left, z3.Not(fits))
         if spec.name in approvals.tools:
-            yield Entry(f"tools.{spec.name}", approvals.tools[spec.name], asks, left)
+            yield PolicyEntry(f"tools.{spec.name}", approvals.tools[spec.name], asks, left)
         else:
             modes = {**DEFAULT_EFFECT_MODES, **approvals.effects}
-            yield Entry(f"effects.{spec.effect}", modes.get(spec.effect, "never"), asks, left)
+            yield PolicyEntry(f"effects.{spec.effect}", modes.get(spec.effect, "never"), asks, left)
 
     def _within_bound(self, rule: ApprovalRule) -> Any:
         """One call alone does not pass the bound of the rule: each amount can be counted, and is not too
@@ -369,7 +369,7 @@ class ToolCalls:
         """Argument -> the values that the tool takes."""
         return self.holds(z3.BoolVal(True), lambda call: True)[0]
 
-    def call_set(self, entry: Entry, wanted: Any, confirm: Confirm) -> CallSet | None:
+    def call_set(self, entry: PolicyEntry, wanted: Any, confirm: Confirm) -> CallSet | None:
         """The calls of this entry for which the formula is true too; None: it is proven that there are
         none."""
         wanted, unknown, example = z3.And(entry.decides, wanted), tuple[str, ...](), None
@@ -414,7 +414,7 @@ class ToolCalls:
 def call_sets(policy: RunPolicy, spec: ToolSpec) -> list[CallSet]:
     """The calls of a tool by the entry that decides them, in the policy's order. Entries that decide no call
     are left out."""
-    tool = ToolCalls(spec, [policy])
+    tool = SymbolicCalls(spec, [policy])
     sets = [tool.call_set(one, z3.BoolVal(True), decided(policy, one)) for one in tool.entries(policy)]
     return [one for one in sets if one is not None]
 
@@ -422,7 +422,7 @@ def call_sets(policy: RunPolicy, spec: ToolSpec) -> list[CallSet]:
 def after_label(policy: RunPolicy, spec: ToolSpec, label: Label) -> tuple[CallSet | None, list[str]]:
     """The calls of a tool that pass most easily once the run has the label, and what the solver could not
     decide about those that might pass more easily; no calls: it is proven that there are none."""
-    tool, unknown = ToolCalls(spec, [policy]), list[str]()
+    tool, unknown = SymbolicCalls(spec, [policy]), list[str]()
     for entry in sorted(tool.entries(policy), key=lambda one: -LEVELS.index(one.level)):
         found = tool.call_set(entry, tool.labels[label], decided(policy, entry))
         if found is not None and found.example is not None:
@@ -431,7 +431,7 @@ def after_label(policy: RunPolicy, spec: ToolSpec, label: Label) -> tuple[CallSe
     return None, unknown
 
 
-def decided(policy: RunPolicy, entry: Entry) -> Confirm:
+def decided(policy: RunPolicy, entry: PolicyEntry) -> Confirm:
     """Production decides so about the call: in a run that has used nothing of its bounds, or all."""
 
     def confirm(call: JudgedCall) -> bool:
@@ -448,7 +448,7 @@ def decided(policy: RunPolicy, entry: Entry) -> Confirm:
 def useless_rules(policy: RunPolicy, specs: Sequence[ToolSpec]) -> dict[str, str]:
     """Rule -> why it could be left out: it decides no call, or all of its calls as they would be without
     it."""
-    tools = [ToolCalls(spec, [policy]) for spec in specs]
+    tools = [SymbolicCalls(spec, [policy]) for spec in specs]
     return {
         f"rules.{number}": problem
         for number, rule in enumerate(policy.policy.approvals.rules)
@@ -456,7 +456,7 @@ def useless_rules(policy: RunPolicy, specs: Sequence[ToolSpec]) -> dict[str, str
     }
 
 
-def _use_problem(policy: RunPolicy, number: int, rule: ApprovalRule, tools: Sequence[ToolCalls]) -> str:
+def _use_problem(policy: RunPolicy, number: int, rule: ApprovalRule, tools: Sequence[SymbolicCalls]) -> str:
     name = f"rules.{number}"
     try:
         if not any(tool.exists(tool.fits(rule, policy)) for tool in tools):
@@ -481,7 +481,7 @@ def _use_problem(policy: RunPolicy, number: int, rule: ApprovalRule, tools: Sequ
 def newly_allowed(new: RunPolicy, old: RunPolicy, spec: ToolSpec) -> list[CallSet]:
     """Calls of a tool that the new policy lets pass more easily than the old one did, by a person at least; a
     tool that the old agent did not have had no calls at all."""
-    tool = ToolCalls(spec, [new, old])
+    tool = SymbolicCalls(spec, [new, old])
     before = list(tool.entries(old)) if spec.name in old.policy.specs else []
     found = []
     for entry in tool.entries(new):
@@ -492,7 +492,7 @@ def newly_allowed(new: RunPolicy, old: RunPolicy, spec: ToolSpec) -> list[CallSe
     return [one for one in found if one is not None]
 
 
-def _newly(entry: Entry, new: RunPolicy, old: RunPolicy) -> Confirm:
+def _newly(entry: PolicyEntry, new: RunPolicy, old: RunPolicy) -> Confirm:
     is_decided = decided(new, entry)
 
     def confirm(call: JudgedCall) -> bool:
@@ -512,11 +512,14 @@ def _newly(entry: Entry, new: RunPolicy, old: RunPolicy) -> Confirm:
 
 
 def other_requests(
-    new: RunPolicy, old: RunPolicy, spec: ToolSpec, differ: Callable[[Entry, Entry], Iterable[str]]
+    new: RunPolicy,
+    old: RunPolicy,
+    spec: ToolSpec,
+    differ: Callable[[PolicyEntry, PolicyEntry], Iterable[str]],
 ) -> tuple[dict[str, JudgedCall], dict[str, str]]:
     """How requests about a tool differ, in words of `differ`, which is asked of a new and an old entry: each
     with a call that both decide. And how they may differ, with what the solver could not decide."""
-    tool, found, unknown = ToolCalls(spec, [new, old]), dict[str, JudgedCall](), dict[str, str]()
+    tool, found, unknown = SymbolicCalls(spec, [new, old]), dict[str, JudgedCall](), dict[str, str]()
     then = [one for one in tool.entries(old) if one.level not in QUIET]
     for mine in tool.entries(new):
         for theirs in then if mine.level not in QUIET else ():

@@ -30,10 +30,10 @@ from workflows.verify.policy.deciders import deciders_text, newly_decided, peopl
 from workflows.verify.policy.ranges import number_text
 
 if TYPE_CHECKING:
-    from workflows.verify.policy.questions import Entry, RunPolicy
+    from workflows.verify.policy.questions import PolicyEntry, RunPolicy
 
 __all__ = [
-    "OUTSIDE", "WHEN", "AgentReport", "Comparison", "Judged", "SinkReport", "ToolReport",
+    "OUTSIDE", "WHEN", "AgentReport", "Comparison", "JudgedAgent", "SinkReport", "ToolReport",
     "alone_text", "bound_text", "compared", "excess", "newly_text", "radius_text", "reported",
     "tool_report", "unbounded",
 ]  # fmt: skip
@@ -61,7 +61,7 @@ NEWLY: Mapping[Level, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedAgent:
     """An agent with what it names: its machine, and the tools of it that are known here."""
 
     agent: AgentSpec
@@ -157,7 +157,7 @@ _AFTER: Mapping[Level, str] = {
 class AgentReport:
     """What an agent can do."""
 
-    judged: Judged
+    judged: JudgedAgent
     sets: Mapping[str, Sequence[CallSet]]
     """Tool -> its calls, by what decides them."""
     radii: Sequence[Radius]
@@ -180,7 +180,7 @@ class AgentReport:
         return found + [f"{one.tool} after untrusted, {why}" for one in self.sinks for why in one.unknown]
 
 
-def reported(judged: Judged) -> AgentReport:
+def reported(judged: JudgedAgent) -> AgentReport:
     """The report on an agent. Raises ImportError without z3."""
     from workflows.verify.policy.questions import call_sets, useless_rules
 
@@ -210,7 +210,7 @@ class ToolReport:
     """What is not proven."""
 
 
-def tool_report(judged: Judged, spec: ToolSpec) -> ToolReport:
+def tool_report(judged: JudgedAgent, spec: ToolSpec) -> ToolReport:
     """The report on one tool that the agent's machine can call. Raises ImportError without z3."""
     from workflows.verify.policy.questions import call_sets
 
@@ -219,7 +219,7 @@ def tool_report(judged: Judged, spec: ToolSpec) -> ToolReport:
     return ToolReport(radii, [f"{one.entry}: {why}" for one in sets for why in one.unknown])
 
 
-def unbounded(judged: Judged) -> Iterator[Radius]:
+def unbounded(judged: JudgedAgent) -> Iterator[Radius]:
     """What calls of unsafe tools can come to without a bound and without a person. The solver is imported
     only where a rule may allow it. Raises ImportError without z3 then."""
     for spec in judged.callable:
@@ -227,7 +227,7 @@ def unbounded(judged: Judged) -> Iterator[Radius]:
             yield from (one for one in tool_report(judged, spec).radii if one.is_unbounded)
 
 
-def _sinks(judged: Judged) -> Iterator[SinkReport]:
+def _sinks(judged: JudgedAgent) -> Iterator[SinkReport]:
     from workflows.verify.policy.questions import after_label
 
     for spec in judged.callable if judged.sources("untrusted") else ():
@@ -241,7 +241,7 @@ def _radii(sets: Sequence[CallSet], bound: CallsBound) -> Iterator[Radius]:
             yield found
 
 
-def _remarks(judged: Judged, sets: Mapping[str, Sequence[CallSet]]) -> Iterator[str]:
+def _remarks(judged: JudgedAgent, sets: Mapping[str, Sequence[CallSet]]) -> Iterator[str]:
     people, agent = judged.agent.people, judged.agent
     for name in agent.tools:
         if name not in judged.specs:
@@ -258,7 +258,7 @@ def _remarks(judged: Judged, sets: Mapping[str, Sequence[CallSet]]) -> Iterator[
 # -- inner runs --------------------
 
 
-def _violations(judged: Judged) -> Iterator[str]:
+def _violations(judged: JudgedAgent) -> Iterator[str]:
     """Where an inner run that the options name would have more tools, money or approvers than this run."""
     task = AgentTask.model_validate(
         {**{n: getattr(judged.agent, n) for n in AgentSpec.model_fields}, "goal": "-"}
@@ -326,7 +326,7 @@ class Comparison:
         return not (self.passes or self.grown or self.unknown)
 
 
-def compared(new: Judged, old: Judged) -> Comparison:
+def compared(new: JudgedAgent, old: JudgedAgent) -> Comparison:
     """What the new agent may do that the old one may not. Raises ImportError without z3."""
     from workflows.verify.policy.grown import approvals_merged
     from workflows.verify.policy.questions import call_sets, newly_allowed, other_requests
@@ -368,7 +368,7 @@ def compared(new: Judged, old: Judged) -> Comparison:
 
 
 def _bounds_grown(
-    new: Judged, policy: RunPolicy, before: RunPolicy, calls: float, told: Container[tuple[str, str]]
+    new: JudgedAgent, policy: RunPolicy, before: RunPolicy, calls: float, told: Container[tuple[str, str]]
 ) -> tuple[list[str], list[str]]:
     """Bounds of old rules that a run may pass now, and those of which this is not known; but not what is told
     of a tool already. `calls`: the most in one run before."""
@@ -388,7 +388,7 @@ def _bounds_grown(
     return found, unknown
 
 
-def _unknown_tools(new: Judged, old: Judged) -> Iterator[str]:
+def _unknown_tools(new: JudgedAgent, old: JudgedAgent) -> Iterator[str]:
     """Tools of which nobody knows here whether their calls pass more easily: all that are new, and all where
     anything has changed that decides about them."""
     is_same = all(getattr(new.agent, name) == getattr(old.agent, name) for name in SAME_CALLS)
@@ -407,7 +407,7 @@ def _limits_grown(new: AgentSpec, old: AgentSpec) -> Iterator[str]:
             yield f"limits.{name} is newly {text}; before {number_text(cap)}"
 
 
-def _labels_lost(new: Judged, old: Judged) -> Iterator[str]:
+def _labels_lost(new: JudgedAgent, old: JudgedAgent) -> Iterator[str]:
     """What no longer brings a label that a rule waited for: the rule does not protect against it any more.
     What each run begins with is compared by the solver."""
     for label in dict.fromkeys(label for rule in old.agent.approvals.rules for label in rule.after):
@@ -433,7 +433,7 @@ def _radius_grown(new: Iterator[Radius], old: Sequence[Radius]) -> Iterator[tupl
                 yield name, f"{one.tool}: {sums}, {WHEN[one.level]}; before {_most(then)}"
 
 
-def _differences(new: Judged, mine: Entry, old: Judged, theirs: Entry) -> Iterator[str]:
+def _differences(new: JudgedAgent, mine: PolicyEntry, old: JudgedAgent, theirs: PolicyEntry) -> Iterator[str]:
     """How requests about a call newly let it pass more easily, where two entries ask people about it."""
     one, other = mine.asks, theirs.asks
     assert one is not None
@@ -472,7 +472,7 @@ def radius_text(one: Radius) -> str:
     return ", ".join([calls, *_sum_texts(one)])
 
 
-def alone_text(judged: Judged, tool: str, approved: Sequence[str]) -> str:
+def alone_text(judged: JudgedAgent, tool: str, approved: Sequence[str]) -> str:
     """What a run of this agent could do with the tool if the person who is asked were not there, in one
     sentence. `approved`: requests that have approved later calls as well. Raises ImportError without z3."""
     found = tool_report(judged, judged.specs[tool])

@@ -194,7 +194,7 @@ class _Translation:
 
     def _keyword(self, key: str, wanted: Any, value: Value, schema: Mapping[str, Any]) -> Any:
         try:
-            said = self._said(key, wanted, value, schema)
+            said = self._constraint(key, wanted, value, schema)
         except Untranslatable as why:
             said = self._unknown(value, key, schema, f"`{key}`: {why}")
         except Exception as error:  # noqa: BLE001  # a malformed schema breaks this in as many ways as the library
@@ -203,7 +203,7 @@ class _Translation:
             return said
         return z3.And(value.is_a(kind), said) if self._condition else z3.Implies(value.is_a(kind), said)
 
-    def _said(self, key: str, wanted: Any, value: Value, schema: Mapping[str, Any]) -> Any:
+    def _constraint(self, key: str, wanted: Any, value: Value, schema: Mapping[str, Any]) -> Any:
         if key not in self._draft.VALIDATORS or key in LEFT_TO_THE_TOOL:
             return z3.BoolVal(True)
         if key == "items" and isinstance(wanted, list | tuple):

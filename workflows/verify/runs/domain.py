@@ -129,7 +129,7 @@ class Domain:
                 if one.name not in self.scenario.without:
                     found.setdefault((type(one.answer), one.answer.model_dump_json()), one)
             self._known[key] = effect, tuple(found.values())
-            asked, prefix = _asked(effect)
+            asked, prefix = _question_and_prefix(effect)
             texts = (one.text.removeprefix(prefix).removeprefix(" -> ") for one in found.values())
             self.tried.setdefault(asked, {}).update(dict.fromkeys(text.lstrip(":, ") for text in texts))
         return self._known[key][1]
@@ -177,7 +177,7 @@ class Domain:
     def _replies(self, effect: AskModel) -> Iterator[Tried]:
         form = effect.form if effect.form is not None else effect.response_schema
         if form is not None:
-            for text in self._read_by(form, f"{_asked(effect)[0]}: no reply"):
+            for text in self._read_by(form, f"{_question_and_prefix(effect)[0]}: no reply"):
                 yield Tried(f"model: {text}", ModelReplied(text=text))
         for reply in self._given(effect.label):
             yield _replied(reply)
@@ -273,7 +273,7 @@ class Domain:
         return self.tools.get(call.tool) or open_tool(call.tool)
 
 
-def _asked(effect: Effect[Any]) -> tuple[str, str]:
+def _question_and_prefix(effect: Effect[Any]) -> tuple[str, str]:
     """What is asked, in words, and how the texts of its answers begin."""
     match effect:
         case AskModel():

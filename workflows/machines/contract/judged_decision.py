@@ -11,14 +11,14 @@ from workflows.machines.contract.budget import charge, must_finish
 from workflows.machines.contract.context import Contract, Overdraft, log_entry
 from workflows.machines.contract.reply import Action, ModelDecision
 
-__all__ = ["SHOWN_ITEMS", "Judged", "judged"]
+__all__ = ["SHOWN_ITEMS", "JudgedDecision", "judged"]
 
 SHOWN_ITEMS = 20
 """Artifacts, and skills, that one journal shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedDecision:
     """A decision, and what the rules make of it."""
 
     decision: ModelDecision
@@ -57,11 +57,13 @@ class Judged:
                 yield log_entry(event, items=list(items[:SHOWN_ITEMS]))
 
 
-def judged(c: Contract, decision: ModelDecision, overdraft: Overdraft) -> Judged:
+def judged(c: Contract, decision: ModelDecision, overdraft: Overdraft) -> JudgedDecision:
     """What the rules make of a round's decision: steps 4 to 12 of spec 5.7 without the mapping (step 10),
     which does not depend on them. The first reason to exit wins (R-004-3)."""
     if must_finish(c) and not overdraft.allowed:
-        return Judged(decision, "exit", c.budget, overdraft, c.round.stage, "max_iterations", exhausted=True)
+        return JudgedDecision(
+            decision, "exit", c.budget, overdraft, c.round.stage, "max_iterations", exhausted=True
+        )
     # 4: a decision needs a strategy
     action, strategy, forced = _with_strategy(c, decision)
     # 5: one context read for all items of the round
@@ -86,7 +88,7 @@ def judged(c: Contract, decision: ModelDecision, overdraft: Overdraft) -> Judged
         if not c.is_wrapup_round:
             budget = charge(budget, stage, strategy, decisions=1)
     left = overdraft.model_copy(update={"allowed": overdraft.allowed and not blocked})
-    return Judged(decision, action, budget, left, stage, reason, forced=forced, show=show)
+    return JudgedDecision(decision, action, budget, left, stage, reason, forced=forced, show=show)
 
 
 def _with_strategy(c: Contract, decision: ModelDecision) -> tuple[Action, str, bool]:
