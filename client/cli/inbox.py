@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from client.cli import render, render_requests
 from client.cli.output import note, print_json
-from client.errors import NoWorker, Refused, StoreNotShared, resume_command
+from client.errors import MachineBug, NoWorker, Refused, StoreNotShared, resume_command
 from client.runs.requests import AnyRequest, request_reason
 from workflows.people import RequestsPage
 
@@ -47,7 +47,7 @@ async def show_requests(client: AgentClient, run_id: str, *, as_json: bool) -> N
         render_requests.run_block(line, children, datetime.now(UTC), paused=bool(page and page.paused))
     )
     if page is None:
-        note("no worker answers, so this is the short form: not why it asks, nor who may decide")
+        note("the run does not answer, so this is the short form: not why it asks, nor who may decide")
     for request in requests:
         render.out().print("\n", render_requests.request_block(request, run_id, full=True, task=task), sep="")
         render.out().print(
@@ -65,9 +65,10 @@ async def show_requests(client: AgentClient, run_id: str, *, as_json: bool) -> N
 async def open_requests(
     client: AgentClient, run_id: str
 ) -> tuple[tuple[AnyRequest, ...], RequestsPage | None]:
-    """The open requests of a run, oldest first; with their page, or in short and None without a worker."""
+    """The open requests of a run, oldest first; with their page, or in short and None where it does
+    not answer."""
     try:
         page = await client.requests_page(run_id)
-    except (NoWorker, StoreNotShared):
+    except (NoWorker, MachineBug, StoreNotShared):
         return await client.request_summaries(run_id), None
     return page.open, page

@@ -161,7 +161,7 @@ def alone(cli: Cli, *words: str) -> Result:
         return Result(process.wait(), out, err)
 
 
-def test_waiting_run_whose_code_broke_shows_its_log(cli: Cli, tmp_path: Path) -> None:
+def test_run_whose_code_broke_is_read_decided_and_mended(cli: Cli, tmp_path: Path) -> None:
     agent, machine = waiting_run(cli, tmp_path, "asker")
     source = machine.read_text()
     broken = source.replace("    yield AskPerson", "    c.nothing\n    yield AskPerson")
@@ -176,6 +176,10 @@ def test_waiting_run_whose_code_broke_shows_its_log(cli: Cli, tmp_path: Path) ->
     with Forked(RATCHET, *words, env=environment(**cli.variables)) as worker:  # it prints each failure
         bug = until(lambda: (found := alone(cli, "log", "asker")).code == 5 and found)
         assert ("roses" in bug.out, f"{machine}, line" in bug.err) == (True, True), bug.out + bug.err
+        sent = alone(cli, "approve", "asker")
+        assert (sent.code, "it takes effect when a worker takes it" in sent.out) == (0, True), sent.out
+        machine.write_text(source)  # which the worker loads anew
+        until(lambda: alone(cli, "result", "asker").code == 0)
         worker.send_signal(signal.SIGINT)
         assert worker.wait(120) == 0
 
