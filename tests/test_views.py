@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,13 +20,13 @@ from client.cli.render import record_block
 from client.console import steps as console
 from client.history.compare import align_steps
 from client.runs.readings import RecordReader
-from client.runs.steps import reply_before_text
+from client.runs.steps import checkpoint_lines, reply_before_text
 from client.sdk.local import Asked, Local, ScriptedModel
-from tests.people import any_effect
+from tests.people import any_effect, look_first
 from workflows import steps
 from workflows.api import AgentSpec
 from workflows.hosts.memory import LocalOutcome
-from workflows.kernel.log import LoggedCall, Record, checkpoints
+from workflows.kernel.log import FORKED, LoggedCall, Record, checkpoints
 from workflows.status import RunResult
 
 
@@ -63,23 +63,36 @@ SCRIPTS: dict[str, tuple[dict[str, Any], Sequence[Any]]] = {
                                                     {"action": "finish"}]),
     "contract": ({}, [contract("a"), contract("b"), {"action": "complete", "strategy": "exit"}]),
     "any_effect": ({}, ["tools look a", "tools look b", "answer seen"]),
+    "look_first": ({}, ["I try a.", "I try b."]),
 }  # fmt: skip
 """Machine -> options and replies of a run that looks at a in its first step, and at b in its second one."""
 SILENT = ("planner without a plan", "any_effect")
 """Their replies have no thought."""
+OWN = {"any_effect": any_effect.MACHINE, "look_first": look_first.MACHINE}
+"""Machines of these tests."""
 
 
 def agent_of(name: str) -> Any:
     machine = name.partition(" ")[0]
     spec = AgentSpec(machine=machine, options=SCRIPTS[name][0], tools=("look",))
-    return any_effect.MACHINE if machine == "any_effect" else spec
+    return OWN.get(machine, spec)
+
+
+def seen(place: Place) -> str:
+    return f"saw {place.x}"
+
+
+def tools_of(name: str, look: Callable[[Place], str] = seen) -> list[Tool[Any]]:
+    names = ("look", "take") if name == "look_first" else ("look",)
+    return [Tool(name=tool, params=Place, run=look, effect="read") for tool in names]
 
 
 def local(name: str, **more: Any) -> Local:
     _, script = SCRIPTS[name]
     replies = [json.dumps(one) if isinstance(one, dict) else one for one in script]
-    tool = Tool(name="look", params=Place, run=lambda place: f"saw {place.x}", effect="read")
-    return Local(agent_of(name), model=ScriptedModel(replies), tools=[tool], check_purity=False, **more)
+    return Local(
+        agent_of(name), model=ScriptedModel(replies), tools=tools_of(name), check_purity=False, **more
+    )
 
 
 async def run(name: str) -> LocalOutcome:
@@ -145,6 +158,120 @@ async def test_every_view_tells_the_same_steps_thoughts_and_calls(name: str) -> 
             assert f'look(x="{other}")' not in text
 
 
+A, B = (f'look(x="{x}"); take(x="{x}")' for x in "ab")
+"""The calls of both steps of `look_first`."""
+
+
+def compared(records: Sequence[Record]) -> dict[int, list[str]]:
+    """The calls that `compare` names, by step."""
+    pairs = {pair.step: pair.left for pair in align_steps(records, ())}
+    return {
+        step: [said[2:] for said in left.summary if said.startswith("→ ")]
+        for step, left in pairs.items() if left
+    }  # fmt: skip
+
+
+def planned(records: Sequence[Record]) -> dict[int, list[str]]:
+    """The calls that the console says are wanted, by step."""
+    return {one.number: [item.plan for item in one.items if item.plan] for one in console.steps_of(records)}
+
+
+async def rolled_back(name: str) -> tuple[LocalOutcome, LocalOutcome]:
+    """A run, and the same run after its second step was begun again."""
+    store: dict[str, list[str]] = {}
+    done = await local(name, store=store).run("look at a and b", trace_id="one")
+    model = ScriptedModel(["I try b again."])
+    again = Local(agent_of(name), model=model, tools=tools_of(name), check_purity=False, store=dict(store))
+    return done, await again.replay("one", 2, "look at a and b")
+
+
+def forked(records: Sequence[Record]) -> list[Record]:
+    """The log of a fork, which has nothing of the branch that was left."""
+    (back,) = (one for one in records if one.back_to is not None)
+    assert back.back_to is not None
+    begun = back.model_copy(update={"event": FORKED})
+    after = [one for one in records if one.seq > back.seq]
+    moved = [one.model_copy(update={"branch": 0}) for one in (*records[: back.back_to + 1], begun, *after)]
+    return [one.model_copy(update={"seq": n}) for n, one in enumerate(moved)]
+
+
+async def test_call_that_step_begins_with_stands_in_that_step() -> None:
+    records = (await run("look_first")).records
+    summaries = {1: f"I try a. -> {A}", 2: f"I try b. -> {B}"}
+    assert {line.step: line.summary for line in steps.steps_of(records)} == summaries
+    assert {line.step: line.summary for line in checkpoint_lines("r", records)} == {0: "", **summaries}
+    assert {step: "; ".join(calls) for step, calls in compared(records).items() if calls} == {1: A, 2: B}
+    assert {step: "; ".join(calls) for step, calls in planned(records).items()} == {1: A, 2: B}
+
+
+async def test_call_under_way_stands_in_newest_step_alone() -> None:
+    records = (await run("look_first")).records
+    second = next(one.seq for one in checkpoints(records) if one.step == 2)
+    begun = records[: second + 1]
+    lines = {1: f"I try a. -> {A}", 2: 'look(x="b")'}
+    assert {line.step: line.summary for line in steps.steps_of(begun)} == lines
+    assert {line.step: line.summary for line in checkpoint_lines("r", begun)} == {0: "", **lines}
+    assert "; ".join(compared(begun)[1]) == A
+    assert compared(begun)[2] == ['look(x="b"): not ended']
+    assert "; ".join(planned(begun)[1]) == A
+    assert planned(begun)[2] == ['look(x="b")']
+
+
+async def test_each_call_stands_once_after_a_rollback_or_fork() -> None:
+    _, again = await rolled_back("look_first")
+    for records in (again.records, forked(again.records)):
+        summaries = {1: f"I try a. -> {A}", 2: f"I try b again. -> {B}"}
+        assert {line.step: line.summary for line in steps.steps_of(records)} == summaries
+        lines = [line for line in checkpoint_lines("r", records) if line.holds]
+        assert {line.step: line.summary for line in lines} == {0: "", **summaries}
+        assert {step: "; ".join(calls) for step, calls in compared(records).items() if calls} == {1: A, 2: B}
+        assert {step: "; ".join(calls) for step, calls in planned(records).items()} == {1: A, 2: B}
+        (back,) = (one.seq for one in records if one.back_to is not None)
+        begun = records[: back + 1]
+        assert [line.summary for line in steps.steps_of(begun)] == [summaries[1], 'look(x="b")']
+        assert compared(begun)[2] == ['look(x="b"): not ended']
+        assert planned(begun)[2] == ['look(x="b")']
+    left = [line.summary for line in checkpoint_lines("r", again.records) if not line.holds]
+    assert left == [f"I try b. -> {B}"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_rollback_leaves_steps_before_it_as_they_were(name: str) -> None:
+    done = await run(name)
+    point = next(one for one in checkpoints(done.records) if one.step == 2)
+    last = done.records[-1]
+    back = Record(
+        seq=last.seq + 1, machine=last.machine, state=last.state, event="RolledBack", to=point.state,
+        branch=1, step=1, of_step=1, begins=True, back_to=point.seq, counters=last.counters, by="ann",
+        at=last.at,
+    )  # fmt: skip
+    before, after = (
+        (
+            next(line for line in steps.steps_of(log) if line.step == 1),
+            next(line for line in checkpoint_lines("r", log) if line.step == 1),
+            next(pair.left for pair in align_steps(log, ()) if pair.step == 1),
+        )
+        for log in (done.records, [*done.records, back])
+    )
+    assert before == after
+
+
+async def test_runs_differ_in_the_step_whose_first_call_differs() -> None:
+    records = (await run("look_first")).records
+    other = [
+        one.model_copy(update={"asked": tuple(
+            call.model_copy(update={"title": call.title.replace('look(x="b")', 'look(x="c")')})
+            for call in one.asked
+        )})
+        for one in records
+    ]  # fmt: skip
+    different = [pair for pair in align_steps(records, other) if pair.difference]
+    assert [pair.step for pair in different] == [2]
+    found = different[0].difference
+    assert found is not None
+    assert (found.left, found.right) == ('look(x="b")', 'look(x="c")')
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_step_behind_reply_is_said_to_make_its_calls_first(name: str) -> None:
     store: dict[str, list[str]] = {}
@@ -152,7 +279,8 @@ async def test_step_behind_reply_is_said_to_make_its_calls_first(name: str) -> N
     for point in checkpoints(done.records):
         first = await first_of(name, store, point.step)
         text = reply_before_text(done.records, point.step)
-        assert (first == "model") is not bool(text), (point, first, text)
+        wanted = first != "model" and name != "look_first"  # which calls by itself
+        assert wanted is bool(text), (point, first, text)
         assert (first == "nothing") is ("reads nothing new" in text)
 
 
@@ -168,8 +296,9 @@ async def first_of(name: str, store: dict[str, list[str]], step: int) -> str:
         done.append(place.x)
         return "seen"
 
-    tool = Tool(name="look", params=Place, run=look, effect="read")
-    again = Local(agent_of(name), model=model, tools=[tool], check_purity=False, store=dict(store))
+    again = Local(
+        agent_of(name), model=model, tools=tools_of(name, look), check_purity=False, store=dict(store)
+    )
     with suppress(Exception):  # what the model says then fits no machine
         await again.replay("one", step, "look at a and b")
     return done[0] if done else "nothing"

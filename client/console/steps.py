@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from activities.contracts.record_events import REQUEST_CLOSED
 from activities.contracts.titles import call_title
-from client.runs.readings import Reading, RecordReader, ShownCall, is_call, is_said_by_its_call
+from client.runs.readings import Reading, RecordReader, ShownCall, is_call, is_said_by_its_call, plan_of
 from workflows.kernel.log import STARTED, Record, began, by_step, lineage
 
 __all__ = ["Item", "PastRequest", "Row", "Step", "log_rows", "path_of", "request_history", "steps_of"]
@@ -57,8 +57,10 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
     steps: list[Step] = []
     reader = RecordReader()
     for found in by_step(records):
-        step = Step(found.number, found.records[-1].branch, path=list(found.path), spent=found.spent,
+        step = Step(found.number, found.branch, path=list(found.path), spent=found.spent,
                     started=found.started, seconds=found.seconds)  # fmt: skip
+        if found.begins_with:
+            step.items.append(Item("thought", plan=plan_of(found.begins_with), at=found.started))
         for record in found.records:
             _add(step.items, _items(record, reader.read(record)))
         if step.number or step.items:

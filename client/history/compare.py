@@ -11,9 +11,9 @@ from client.errors import RatchetError, RunFailed, UnknownRun
 from client.history.checkpoints import Source, source_of
 from client.history.differences import Difference, first_difference
 from client.runs.connected import ConnectedReader
-from client.runs.readings import RecordReader, is_said_by_its_call
+from client.runs.readings import RecordReader, is_said_by_its_call, plan_of
 from workflows.api import RunResult, RunSummary
-from workflows.kernel.log import STARTED, Record, by_step, lineage
+from workflows.kernel.log import STARTED, LoggedStep, Record, by_step, lineage
 
 __all__ = ["Comparison", "Side", "StepOf", "StepPair", "align_steps", "compare"]
 
@@ -51,7 +51,7 @@ class StepOf(Frozen):
     spent: dict[str, float]
     """In this step alone: calls, tokens, USD."""
     first: int
-    """Sequence number of its first record."""
+    """Sequence number of its first record, also where it is still to come."""
 
 
 class StepPair(Frozen):
@@ -163,6 +163,9 @@ def align_steps(
 
 
 def _difference(left: _Log, right: _Log, step: int) -> Difference | None:
+    first, others = left.begins_with(step), right.begins_with(step)
+    if first != others:
+        return Difference(at="", left=first, right=others)
     for mine, theirs in zip_longest(left.steps.get(step, ()), right.steps.get(step, ())):
         if mine is None or theirs is None:
             return Difference(at="", left=_title(mine), right=_title(theirs))
@@ -192,11 +195,14 @@ class _Log:
         self._calls = {call.id for record in records for one in record.messages for call in one.tool_calls}
         reader = RecordReader()
         self._readings = {record.seq: reader.read(record) for record in records}
+        self._next = records[-1].seq + 1 if records else 0
         self._steps = {step.number: step for step in by_step(records)}
-        self.steps = {
-            number: [record for record in step.records if record.back_to is None]
-            for number, step in self._steps.items()
-        }
+        self.steps = {number: step.own for number, step in self._steps.items()}
+
+    def begins_with(self, step: int) -> str:
+        """The calls of a step that no record of it has asked for."""
+        found = self._steps.get(step)
+        return plan_of(found.begins_with) if found else ""
 
     def deeds(self, record: Record) -> dict[str, Any]:
         """What a record says was done. What a run began with is not: it stands above the steps."""
@@ -226,25 +232,23 @@ class _Log:
 
     def step_of(self, step: int) -> StepOf | None:
         """What was done in a step; None: the run has no such step."""
-        group, found = self.steps.get(step), self._steps.get(step)
-        if not group or found is None:
+        found = self._steps.get(step)
+        if found is None or not (found.own or found.not_ended):
             return None
         spent = {name: round(amount, 9) for name, amount in found.spent.items() if name != "seconds"}
         return StepOf(
-            branch=group[-1].branch,
+            branch=found.branch,
             path=found.path,
-            summary=tuple(self._summary(group)),
+            summary=tuple(self._summary(found)),
             spent={name: amount for name, amount in spent.items() if amount > 0},
-            first=group[0].seq,
+            first=found.own[0].seq if found.own else self._next,
         )
 
-    def _summary(self, group: Sequence[Record]) -> Iterator[str]:
+    def _summary(self, step: LoggedStep) -> Iterator[str]:
         """What was done in a step. A call is said where it has ended; one that has not, at the end."""
-        asked = {one.id: one.title for record in group for one in record.asked}
-        for record in group:
+        for record in step.own:
             reading = self._readings[record.seq]
             for call in reading.calls:
-                asked.pop(call.id, None)
                 yield f"→ {call.heading}"
                 if call.text.strip():
                     yield f"← {call.text}"
@@ -253,7 +257,7 @@ class _Log:
             elif not is_said_by_its_call(record):
                 for words in filter(str.strip, (reading.thought, reading.words)):
                     yield self._by(record, words)
-        yield from (f"→ {title}: not ended" for title in asked.values())
+        yield from (f"→ {one.title}: not ended" for one in step.not_ended)
 
     def _by(self, record: Record, text: str) -> str:
         """With the person who caused it."""

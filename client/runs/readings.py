@@ -6,7 +6,7 @@ Every view of a log reads it here, so that each call is shown once, with its res
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from activities.contracts.conversation import Message, NativeCall
 from activities.contracts.titles import call_title, edited_title
 from workflows.kernel.log import EDITED, NO_CALLS, STEERED, LoggedCall, Record
 
-__all__ = ["ShownCall", "RecordReader", "Reading", "is_call", "is_said_by_its_call"]
+__all__ = ["ShownCall", "RecordReader", "Reading", "is_call", "is_said_by_its_call", "plan_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,12 @@ class Reading:
     @property
     def plan(self) -> str:
         """The calls that come next, as a person would write them."""
-        return "; ".join(one.title for one in self.asked)
+        return plan_of(self.asked)
+
+
+def plan_of(calls: Sequence[LoggedCall]) -> str:
+    """Calls that come next, as a person would write them."""
+    return "; ".join(one.title for one in calls)
 
 
 def is_call(one: LoggedCall) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from client.errors import RatchetError
-from workflows.kernel.log import Checkpoint, Record, began, checkpoints, lineage
+from workflows.kernel.log import Checkpoint, LoggedCall, Record, began, by_step, checkpoints, lineage
 from workflows.steps import StepLine, step_line
 
 __all__ = ["CheckpointLine", "begun_steps", "checkpoint_lines", "reply_before_text"]
@@ -47,6 +47,9 @@ def reply_before_text(records: Sequence[Record], step: int) -> str:
     before = [one for one in replies if point is not None and one <= point.seq]
     if point is None or not before:
         return ""
+    since = [one for one in holding if before[-1] <= one.seq <= point.seq]
+    if any(one.made for one in since) and not _waiting(since):
+        return ""  # what the reply asked for was made before: these calls are the machine's own
     asked_next = next((one for one in replies if one > point.seq), holding[-1].seq + 1)
     calls = next((one.asked for one in holding if point.seq <= one.seq < asked_next and one.asked), ())
     if calls:
@@ -63,24 +66,42 @@ def reply_before_text(records: Sequence[Record], step: int) -> str:
     return f"step {step} begins after the model's reply: {follows}; step {first} has it asked again"
 
 
+def _waiting(records: Sequence[Record]) -> set[str]:
+    """Calls of a reply, by the id that the model gave them, that nothing has answered up to the last of these
+    records, the first of which has the reply."""
+    said = [message for record in records for message in record.messages]
+    told = {message.tool_call_id for message in said if message.role == "tool"}
+    wanted = {call.id for message in said for call in message.tool_calls}
+    return wanted - told - {call.call for record in records for call in record.made}
+
+
 def checkpoint_lines(run: str, records: Sequence[Record]) -> tuple[CheckpointLine, ...]:
     """The steps of a run in the order of the log, also those left behind. Raises RatchetError."""
     points = begun_steps(run, records)
+    steps = {step.number: step for step in by_step(records)}
+    lines = list(_lines_left(records))
+    for point in points:
+        line = step_line(point.step, (), 0)
+        if found := steps.get(point.step):
+            line = step_line(point.step, found.own, found.started, found.not_ended)
+        lines.append(CheckpointLine(**dict(line), seq=point.seq, state=point.state, is_end=point.is_end))
+    return tuple(sorted(lines, key=lambda line: line.seq))
+
+
+def _lines_left(records: Sequence[Record]) -> Iterator[CheckpointLine]:
+    """The steps that rollbacks have left behind, as they were before."""
     holding = {record.seq for record in lineage(records)}
     starts = {one.seq: began(one, before) for one, before in zip(records, (None, *records), strict=False)}
-    groups: dict[tuple[bool, int, int], list[Record]] = {}
-    for record in records:
-        if record.back_to is None:
-            holds = record.seq in holding
-            groups.setdefault((holds, 0 if holds else record.branch, record.of_step), []).append(record)
-    lines = []
-    for point in points:
-        group = groups.get((True, 0, point.step), [])
-        line = step_line(point.step, group, starts[group[0].seq] if group else 0)
-        lines.append(CheckpointLine(**dict(line), seq=point.seq, state=point.state, is_end=point.is_end))
-    for (holds, _, step), group in groups.items():
-        if not holds and any(record.to is not None for record in group):
+    groups: dict[tuple[int, int], list[Record]] = {}
+    not_ended: dict[tuple[int, int], Sequence[LoggedCall]] = {}
+    for place, record in enumerate(records):
+        if record.back_to is not None:
+            behind = [one for one in by_step(records[:place]) if one.own and one.own[-1].seq > record.back_to]
+            not_ended |= {(one.branch, one.number): one.not_ended for one in behind}
+        elif record.seq not in holding:
+            groups.setdefault((record.branch, record.of_step), []).append(record)
+    for (branch, number), group in groups.items():
+        if any(record.to is not None for record in group):
             first = group[0]
-            line = step_line(step, group, starts[first.seq])
-            lines.append(CheckpointLine(**dict(line), seq=first.seq, state=first.state, holds=False))
-    return tuple(sorted(lines, key=lambda line: line.seq))
+            line = step_line(number, group, starts[first.seq], not_ended.get((branch, number), ()))
+            yield CheckpointLine(**dict(line), seq=first.seq, state=first.state, holds=False)

@@ -6,7 +6,7 @@ The log only grows: a rollback or a fork is a record too, and says which of thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,8 @@ ROLLED_BACK = "RolledBack"
 
 NO_CALLS = {"ask_model", "ask_person", "together", "say"}
 """Kinds of effect that the log has elsewhere: as messages, as decisions."""
+MORE = "more"
+"""Kind of what stands in the place of calls for which there was no room."""
 
 
 class LoggedCall(Frozen):
@@ -153,7 +155,7 @@ class Record(Frozen):
     answered: tuple[LoggedCall, ...] = ()
     """The effects that were answered since the record before, and what came of each."""
     asked: tuple[LoggedCall, ...] = ()
-    """The calls that are asked for next."""
+    """The calls that are asked for next: of a record that begins a step, in that step."""
     counters: dict[str, float] = Field(default_factory=dict)
     """The ledger: what the run had spent by then (calls that were begun, tokens, USD, seconds)."""
     started: float = 0.0
@@ -170,6 +172,11 @@ class Record(Frozen):
     """Details of a person's message, request or command: id, kind, digest, arguments, who decided."""
     brought: tuple[LabelSource, ...] = ()
     """Labels that the run has since then, and what brought them."""
+
+    @property
+    def next_step(self) -> int:
+        """The step in which the calls are made that it asks for."""
+        return self.step + 1 if self.begins else self.of_step
 
     @property
     def why(self) -> str:
@@ -213,6 +220,13 @@ class LoggedStep:
     number: int
     """1, 2, ...; 0: the run's beginning."""
     records: tuple[Record, ...]
+    """Each with those of the calls it asks for that this step makes. Empty: the step has just begun."""
+    begins_with: tuple[LoggedCall, ...]
+    """The calls that the record asked for which began it, if that record is of the step before."""
+    not_ended: tuple[LoggedCall, ...]
+    """The calls that were asked for in it, or when it began, and have not ended."""
+    branch: int
+    """How often the run had been rolled back."""
     spent: dict[str, float]
     """In it alone, by counter."""
     started: float
@@ -221,9 +235,14 @@ class LoggedStep:
     """In which it called models and tools; those in which people were waited for are not among them."""
 
     @property
+    def own(self) -> tuple[Record, ...]:
+        """Its records without those that went back to its end."""
+        return tuple(one for one in self.records if one.back_to is None)
+
+    @property
     def path(self) -> tuple[str, ...]:
         """The states that it left."""
-        return tuple(one.state for one in self.records if one.to is not None and one.event != STARTED)
+        return tuple(one.state for one in self.own if one.to is not None and one.event != STARTED)
 
 
 def began(record: Record, before: Record | None) -> float:
@@ -249,18 +268,60 @@ def by_step(records: Iterable[Record]) -> tuple[LoggedStep, ...]:
         had = before.counters if before else first
         spent[record.seq] = {n: amount - had.get(n, 0) for n, amount in record.counters.items()}
     groups: dict[int, list[Record]] = {}
-    for record in lineage(every):
-        groups.setdefault(record.of_step, []).append(record)
-    return tuple(
-        LoggedStep(
+    begun: dict[int, Record] = {}
+    kept = _asking_once(lineage(every))
+    for record in kept:
+        shown = record
+        if record.asked and record.next_step != record.of_step:
+            begun[record.next_step] = record
+            groups.setdefault(record.next_step, [])
+            shown = record.model_copy(update={"asked": ()})
+        groups.setdefault(record.of_step, []).append(shown)
+    ended = {one.id for record in kept for one in record.answered if one.id}
+    steps = []
+    for number, group in sorted(groups.items()):
+        led = begun.get(number)
+        begins_with = led.asked if led else ()
+        own = [record for record in group if record.back_to is None]
+        steps.append(LoggedStep(
             number,
             tuple(group),
-            added(*(spent[record.seq] for record in group)),
-            began(group[0], earlier[group[0].seq]),
+            begins_with,
+            tuple(one for one in _open_calls(begins_with, group) if one.id not in ended),
+            (own or kept)[-1].branch,
+            added(*(spent[record.seq] for record in own)),
+            began(group[0], earlier[group[0].seq]) if group else led.at if led else 0,
             sum(seconds_called(record, earlier[record.seq]) for record in group),
-        )
-        for number, group in sorted(groups.items())
-    )
+        ))  # fmt: skip
+    return tuple(steps)
+
+
+def _open_calls(begins_with: Iterable[LoggedCall], group: Iterable[Record]) -> Iterable[LoggedCall]:
+    """The calls that a step was asked for, but for those that may have ended where there was no room to say
+    which did."""
+    asked = {one.id: one for one in begins_with}
+    for record in group:
+        if any(one.kind == MORE for one in record.answered):
+            asked.clear()
+        asked |= {one.id: one for one in record.asked}
+    return asked.values()
+
+
+def _asking_once(kept: Sequence[Record]) -> list[Record]:
+    """A record that goes back, or on with another version, asks anew for what the record asked for that had
+    led there; only the new calls are made. They stand with the record that had led there."""
+    found: list[Record] = []
+    led = -1
+    for record in kept:
+        is_anew = record.back_to is not None or record.event == MIGRATED
+        if is_anew and led >= 0 and found[led].next_step == record.next_step:
+            found[led] = found[led].model_copy(update={"asked": record.asked})
+            found.append(record.model_copy(update={"asked": ()}))
+            continue
+        if record.to is not None:
+            led = len(found)
+        found.append(record)
+    return found
 
 
 def lineage(records: Iterable[Record]) -> list[Record]:

@@ -22,7 +22,7 @@ from activities.contracts import (
     without_digests,
 )
 from activities.text import readable
-from workflows.kernel.log import NO_CALLS, LoggedCall
+from workflows.kernel.log import MORE, NO_CALLS, LoggedCall
 from workflows.kernel.places import members, tool_calls
 
 __all__ = ["LEFT_OUT", "answered", "shortened", "wanted_calls"]
@@ -74,7 +74,7 @@ def shortened(every: Sequence[LoggedCall], room: int) -> tuple[LoggedCall, ...]:
         room -= size - spared[-1]
         if room < 0:
             hidden = sum(one.count for one in every[len(found) :])
-            return (*found, LoggedCall(kind="more", title=f"and {hidden} more", count=hidden))
+            return (*found, LoggedCall(kind=MORE, title=f"and {hidden} more", count=hidden))
         found.append(bare)
     for number, size in enumerate(spared):
         if size <= room:
