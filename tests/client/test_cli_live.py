@@ -370,7 +370,7 @@ def test_each_failed_attempt_prints_once_and_running_is_no_failure() -> None:
     assert "failed" not in found
 
 
-def test_bug_is_on_the_line_below_while_it_is_tried_again() -> None:
+def test_bug_stands_on_the_line_below_the_steps() -> None:
     file = io.StringIO()
     view = LiveView(Console(file=file, width=80, color_system=None, force_terminal=True))
     for failures in ({"KeyError: 'x'": "KeyError: 'x'"}, {}):
