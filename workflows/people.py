@@ -165,27 +165,17 @@ def _json(value: J) -> J:
     return value
 
 
-SMALL_ORDER_POINTS = (
-    "00" * 32,
-    "01" + "00" * 31,
-    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
-    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
-    "ec" + "ff" * 30 + "7f",
-    "ed" + "ff" * 30 + "7f",
-    "ee" + "ff" * 30 + "7f",
-)
-"""Points of Ed25519 of small order, without the sign bit: for them anybody can make signatures."""
-
-
 def _public_key(key: str) -> str:
+    # here, as few commands read keys, and loading it takes a tenth of their start
+    from activities.evidence.verify_evidence import SMALL_ORDER, is_of_small_order
+
     if not re.fullmatch(r"[A-Za-z0-9+/]{43}=", key):
         raise ValueError(
             "not an Ed25519 public key: expected 32 bytes in base64 (44 characters): "
             "of the line that `ratchet key show FILE` prints, the part after the name"
         )
-    point = base64.b64decode(key)
-    if (point[:31] + bytes([point[31] & 0x7F])).hex() in SMALL_ORDER_POINTS:
-        raise ValueError("a point of small order, for which anybody can sign; make another key")
+    if is_of_small_order(key):
+        raise ValueError(SMALL_ORDER)
     return key
 
 

@@ -34,8 +34,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 __all__ = [
-    "FORMAT", "NOT_OF_THE_AGENT", "Finding", "Json", "attested_content", "canonical", "chained", "check",
-    "head_content", "head_of", "key_of", "main", "sha256", "summary", "wrong",
+    "FORMAT", "NOT_OF_THE_AGENT", "SMALL_ORDER", "SMALL_ORDER_POINTS", "Finding", "Json", "attested_content",
+    "canonical", "chained", "check", "head_content", "head_of", "is_of_small_order", "key_of", "main",
+    "sha256", "summary", "wrong",
 ]  # fmt: skip
 
 KIND = "ratchet evidence "
@@ -247,6 +248,25 @@ def attested_content(statement: str) -> bytes:
     return b"ratchet attestation v1\n" + statement.encode()
 
 
+SMALL_ORDER_POINTS = (
+    "00" * 32,
+    "01" + "00" * 31,
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "ec" + "ff" * 30 + "7f",
+    "ed" + "ff" * 30 + "7f",
+    "ee" + "ff" * 30 + "7f",
+)
+"""Points of Ed25519 of small order, without the sign bit: for them anybody can make signatures."""
+SMALL_ORDER = "a point of small order, for which anybody can sign; make another key"
+
+
+def is_of_small_order(key: str) -> bool:
+    """The key, 32 bytes in base64, is such a point."""
+    point = base64.b64decode(key, validate=True)
+    return (point[:31] + bytes([point[31] & 0x7F])).hex() in SMALL_ORDER_POINTS
+
+
 def key_of(text: str) -> str:
     """The public key in a line of `ratchet key show`: it stands after a name, or alone. Raises ValueError."""
     key = text.rpartition(":")[2].strip()
@@ -255,12 +275,16 @@ def key_of(text: str) -> str:
             f"{text!r} is not an Ed25519 public key: expected 32 bytes in base64 (44 characters), or what "
             "`ratchet key show FILE` prints"
         )
+    if is_of_small_order(key):
+        raise ValueError(f"{text!r} is {SMALL_ORDER}")
     return key
 
 
 def fits(key: str, content: bytes, signature: str) -> bool:
     """The signature is this key's over the content."""
     try:
+        if is_of_small_order(key):
+            return False
         public = Ed25519PublicKey.from_public_bytes(base64.b64decode(key, validate=True))
         public.verify(base64.b64decode(signature, validate=True), content)
     except (InvalidSignature, *DAMAGED):

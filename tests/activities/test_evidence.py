@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import re
@@ -18,7 +19,7 @@ from typing import Any, get_args
 
 import pytest
 import rfc8785
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -68,6 +69,10 @@ from workflows.people import (
 PUBLIC = public_text(KEY)
 THEIRS = Ed25519PrivateKey.from_private_bytes(b"f" * 32)
 """Of whoever changes a file."""
+IDENTITY = base64.b64encode(b"\1" + bytes(31)).decode()
+"""A public key of small order."""
+ANYBODYS = base64.b64encode(b"\1" + bytes(63)).decode()
+"""A signature that fits it, whatever is signed, and needs no secret."""
 VERIFIER = Path(verify_evidence.__file__)
 
 
@@ -403,6 +408,9 @@ def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[s
         refused = run(pack, "--key", junk)
         assert (refused.returncode, refused.stdout) == (2, ""), "nothing was checked, so nothing is wrong"
         assert "not an Ed25519 public key" in refused.stderr
+    refused = run(pack, "--key", f'"x": {IDENTITY}')
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "is a point of small order, for which anybody can sign" in refused.stderr
     unreadable = run(pack, "--key", PUBLIC, name="missing.json")
     assert (unreadable.returncode, unreadable.stdout) == (2, "")
     assert "missing.json cannot be read as JSON" in unreadable.stderr
@@ -411,6 +419,25 @@ def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[s
     assert done.returncode == 1
     assert "wrong    record 7: " in done.stdout
     assert "wrong; " in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("sign", [0, 0x80])
+@pytest.mark.parametrize("point", verify_evidence.SMALL_ORDER_POINTS)
+def test_key_of_small_order_is_refused_everywhere(point: str, sign: int) -> None:
+    key = bytes.fromhex(point)
+    text = base64.b64encode(key[:31] + bytes([key[31] | sign])).decode()
+    with pytest.raises(ValueError, match="small order"):
+        verify_evidence.key_of(text)
+    with pytest.raises(ValueError, match="small order"):
+        Group(keys={"ann": text})
+
+
+def test_signature_that_anybody_can_make_never_fits(packs: dict[str, list[Json]]) -> None:
+    identity = Ed25519PublicKey.from_public_bytes(base64.b64decode(IDENTITY))
+    identity.verify(base64.b64decode(ANYBODYS), b"whatever it is")
+    signature = {"key": IDENTITY, "signature": ANYBODYS}
+    found = check({**packs["chain"][0], "signature": signature}, [IDENTITY])
+    assert verdict(found, "signature") == "wrong"
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)

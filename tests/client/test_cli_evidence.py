@@ -236,6 +236,7 @@ def test_file_of_something_else_is_told_in_one_line(tmp_path: Path, content: str
         pytest.param(["verify", os.devnull], "no run /dev/null", id="no file"),
         pytest.param(["verify", __file__], "cannot be read as evidence", id="another file"),
         pytest.param(["verify", "done-1", "--key", "junk"], "not an Ed25519 public key", id="no key"),
+        pytest.param(["verify", "done-1", "--key", "A" * 43 + "="], "small order", id="anybody's key"),
         pytest.param(["export", "done-1", "--evidence", "--remove", "x"], "--remove", id="nothing removed"),
         pytest.param(["export", "done-1", "--certificate", "x"], "--evidence", id="of cassettes"),
     ],
