@@ -92,7 +92,7 @@ class Approved(Event):
     """A person lets the money go."""
 
 
-class Decided(Event):
+class Settled(Event):
     """The ticket is refunded, declined or parked."""
 
 
@@ -103,10 +103,10 @@ class Halted(Event):
 TABLE: dict[Enum, dict[type[Event], Enum]] = {
     S.LIST: {Found: S.TAKE, Halted: S.HALTED},
     S.TAKE: {Found: S.SORT, NoneLeft: S.DONE},
-    S.SORT: {Found: S.DECIDE, Decided: S.TAKE, Halted: S.HALTED},
-    S.DECIDE: {Small: S.REFUND, Large: S.APPROVE, Decided: S.TAKE, Halted: S.HALTED},
-    S.APPROVE: {Approved: S.REFUND, Decided: S.TAKE, Halted: S.HALTED},
-    S.REFUND: {Decided: S.TAKE, Halted: S.HALTED},
+    S.SORT: {Found: S.DECIDE, Settled: S.TAKE, Halted: S.HALTED},
+    S.DECIDE: {Small: S.REFUND, Large: S.APPROVE, Settled: S.TAKE, Halted: S.HALTED},
+    S.APPROVE: {Approved: S.REFUND, Settled: S.TAKE, Halted: S.HALTED},
+    S.REFUND: {Settled: S.TAKE, Halted: S.HALTED},
 }
 
 
@@ -344,7 +344,7 @@ def closed(c: Desk, outcome: Any, why: str, cents: int = 0) -> VisitEnd:
     """The ticket is decided; the list of decisions gets one more."""
     by = c.case.approved_by if outcome == "refunded" else ""
     entry = Decision(ticket=c.ticket.id, outcome=outcome, cents=cents, why=why, by=by)
-    return {"decisions": (*c.decisions, entry)}, Decided(why)
+    return {"decisions": (*c.decisions, entry)}, Settled(why)
 
 
 def parked(c: Desk, why: str) -> VisitEnd:

@@ -115,6 +115,20 @@ def test_fault_names_machine_and_culprit(changes: dict[str, Any], problem: str) 
     assert problem in str(raised.value)
 
 
+@pytest.mark.parametrize("names", [("Decided",), ("Paused", "ToolsReturned", "NoTransition")])
+def test_event_named_as_a_record_of_ratchet_is_refused(names: tuple[str, ...]) -> None:
+    """All at once: a view would take the machine's records for those of requests, commands, calls, rules."""
+    events = [type(name, (Event,), {}) for name in names]
+    table = {**GOOD["table"], S.A: {**dict.fromkeys(events, S.B), Ended: S.END}}
+    with pytest.raises(DefinitionError) as raised:
+        Machine(**{**GOOD, "table": table, "writes": frozenset({"cuont"})})
+    for name in names:
+        assert f"the event `{name}` has the name of a record that Ratchet writes by itself" in str(
+            raised.value
+        )
+    assert "`writes` names the unknown field cuont" in str(raised.value)
+
+
 @pytest.mark.parametrize("names", ["no_guess", ("no_guess", 3), {"no_guess"}, None])
 def test_event_is_refused_by_names_alone(names: Any) -> None:
     with pytest.raises(TypeError, match="refused_by: expected a tuple of names, got"):

@@ -248,3 +248,11 @@ def test_definition_is_verified_and_drawn() -> None:
         ).definition(S.OPEN)
     with pytest.raises(DefinitionError, match="unreachable from shut: open"):
         Door("door").transition(S.OPEN, Pushed, S.SHUT).terminal(S.SHUT).definition(S.SHUT)
+
+
+def test_plain_machine_may_name_events_as_ratchet_does() -> None:
+    Started, Paused = (type(name, (), {}) for name in ("Started", "Paused"))
+    machine = Door().transition(S.OPEN, Started, S.SHUT).transition(S.SHUT, Paused, S.GONE).terminal(S.GONE)
+    log: list[Record] = []
+    assert machine.run(S.OPEN, Context(), _source([Started(), Paused()]), log)[0] is S.GONE
+    assert [record.event for record in log] == ["Started", "Paused"]

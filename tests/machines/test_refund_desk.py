@@ -259,7 +259,7 @@ def pays(c: Any, run: Any) -> Any:
 def forgets(c: Any, run: Any) -> Any:
     """Leave a ticket without a decision."""
     yield CallTools(calls=(ToolCall(id="1", tool="order_facts", arguments={}),))
-    return {}, DESK.Decided()
+    return {}, DESK.Settled()
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Notes(Context):
     answer: str = ""
 
 
-class Decided(Event):
+class Planned(Event):
     """The model said what to do."""
 
 
@@ -73,7 +73,7 @@ def think(c: Notes, run: Run) -> Visit:
     reply = yield from do(AskModel(say=(Message(role="user", content=words),)))
     if reply.text.startswith("answer "):
         return {"answer": reply.text.removeprefix("answer ")}, Finished()
-    return {"todo": reply.text}, Decided(reason=reply.text)
+    return {"todo": reply.text}, Planned(reason=reply.text)
 
 
 @state(
@@ -164,6 +164,6 @@ def short(value: Any) -> bool:
 RULES = {"short": short}
 MACHINE = Machine(
     name="any_effect", options=Options, context=Notes, begin=begin, initial=S.THINK, step=S.THINK,
-    table={S.THINK: {Decided: S.WORK, Finished: S.DONE}, S.WORK: {Worked: S.THINK}},
+    table={S.THINK: {Planned: S.WORK, Finished: S.DONE}, S.WORK: {Worked: S.THINK}},
     states=(think, work), result=result,
 )  # fmt: skip

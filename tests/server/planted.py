@@ -32,7 +32,7 @@ MISTAKES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("money_desk", "expired"): (("pay --Failed--> read, not done", BEHIND_A_FAILURE),),
     ("refund_desk", "1 tickets"): (
         ("list --Found--> approve, not take", "no exception"),
-        ("sort --Decided--> refund, not take", "InvariantViolated"),
+        ("sort --Settled--> refund, not take", "InvariantViolated"),
         ("decide.reads without case", "UndeclaredAccess"),
         ("approve --Approved--> halted, not refund", "what is approved is paid"),
         ("sort --Halted--> list, not halted", "the tickets are listed once"),
@@ -43,8 +43,8 @@ MISTAKES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
         ("EXECUTING_TOOLS --MaxIterationsReached--> EXECUTING_TOOLS, not DONE", "LimitExceeded"),
     ),
     ("react", "rules"): (
-        ("validate --Escalated--> observation, not human_approval", "InvariantViolated"),
-        ("human_approval --Resumed--> left out", "NoTransition"),
+        ("validate --PersonNeeded--> observation, not human_approval", "InvariantViolated"),
+        ("human_approval --Continued--> left out", "NoTransition"),
         ("action --Ended--> commit, not __end__", "an unknown outcome is why the run ends"),
     ),
     ("contract", "1 rounds"): (

@@ -86,8 +86,8 @@ SURVIVORS: dict[str, dict[str, str]] = {
 """Machine -> mistake that nobody finds -> why. Of two mistakes the second is an invariant left out."""
 UNTAKEN = {
     "react": {
-        "commit --Escalated--> __end__, not human_approval",
-        "commit --Escalated--> thought, not human_approval",
+        "commit --PersonNeeded--> __end__, not human_approval",
+        "commit --PersonNeeded--> thought, not human_approval",
     }
 }
 """Machine -> mistakes in rows that no run takes: `test_proofs.py` says why they are there."""

@@ -18,7 +18,7 @@ from workflows.machines.staged import proof as staged
 DESK, TEMPLATE = load_modules(["./examples/machines/refund_desk.py", "./examples/new/my_machine.py"])
 MACHINES = {machine.name: machine for machine in (*registry.shipped(), DESK.MACHINE, TEMPLATE.MACHINE)}
 UNTAKEN = {
-    ("react", "commit", "Escalated", "human_approval"): "spec 1.3 has the row; VALIDATE escalates before it",
+    ("react", "commit", "PersonNeeded", "human_approval"): "spec 1.3 has the row; VALIDATE goes there before",
 }
 """Rows that no run of the scenarios takes -> why they are there."""
 NOT_STRICT = {"react", "staged", "planner"}

@@ -31,6 +31,7 @@ from activities.contracts import (
     ToolSpec,
     changeable,
 )
+from activities.contracts.record_events import RESERVED_EVENTS
 from activities.text import problems_text
 from workflows.kernel.context import RESERVED, Context, Patch
 from workflows.kernel.errors import AgentError, DefinitionError, MachineError
@@ -46,6 +47,7 @@ __all__ = [
     "Extensions",
     "Interrupt",
     "Machine",
+    "PlainEvent",
     "VisitEnd",
     "reachable",
     "Run",
@@ -74,6 +76,10 @@ class Event:
         names = self.refused_by
         if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
             raise TypeError(f"refused_by: expected a tuple of names, got {names!r:.100}")
+
+
+class PlainEvent(Event):
+    """One of a plain machine (`workflows/kernel/plain.py`): only its caller reads its log, and names it."""
 
 
 VisitEnd = tuple[Patch, Event]
@@ -434,7 +440,13 @@ class Machine:
 def _verify(m: Machine) -> None:
     states = [*_wrong_names(m), *_wrong_states(m)]
     # where a state is missing, every path through it would be wrong, too
-    problems = [*states, *(() if states else _wrong_paths(m)), *_wrong_fields(m), *_changeable_fields(m)]
+    problems = [
+        *_taken_names(m),
+        *states,
+        *(() if states else _wrong_paths(m)),
+        *_wrong_fields(m),
+        *_changeable_fields(m),
+    ]
     if problems:
         said = problems if len(problems) == 1 else [f"{len(problems)} faults", *problems]
         raise DefinitionError(f"machine {m.name}: " + "\n  ".join(said))
@@ -446,6 +458,12 @@ def _wrong_names(m: Machine) -> Iterator[str]:
     names = [state_name(one.name) for one in m.states]
     if twice := {name for name in names if names.count(name) > 1}:
         yield f"two functions for state {_names(twice)}"
+
+
+def _taken_names(m: Machine) -> Iterator[str]:
+    events = {kind for row in m.rows.values() for kind in row if not issubclass(kind, PlainEvent)}
+    for name in sorted({kind.__name__ for kind in events} & RESERVED_EVENTS):
+        yield f"the event `{name}` has the name of a record that Ratchet writes by itself; rename it"
 
 
 def _wrong_states(m: Machine) -> Iterator[str]:

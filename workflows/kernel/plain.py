@@ -23,8 +23,19 @@ from activities.contracts import Effect
 from activities.text import readable
 from workflows.kernel.context import Context
 from workflows.kernel.errors import DefinitionError, LimitExceeded, NoTransition
-from workflows.kernel.log import STARTED, Record
-from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, VisitEnd, state_name
+from workflows.kernel.log import Record
+from workflows.kernel.machine import (
+    Event,
+    Exit,
+    Machine,
+    PlainEvent,
+    Run,
+    RunInput,
+    State,
+    Visit,
+    VisitEnd,
+    state_name,
+)
 from workflows.kernel.snapshot import Program, Suspension
 from workflows.kernel.transition import advance, log_event, start
 
@@ -119,7 +130,7 @@ class StateMachine(Generic[S, E, C]):
     ) -> StateMachine[S, E, C]:
         """Append a row to the table. The first row that fits wins; subclasses of the event fit."""
         name = f"{event_type.__name__} [{_function_name(guard)}]" if guard else event_type.__name__
-        happened = type(name, (Event,), {})
+        happened = type(name, (PlainEvent,), {})
         self._rows.append(_Row(from_state, event_type, to_state, guard, action, happened))
         return self
 
@@ -246,7 +257,7 @@ class _PlainRun(Generic[S, C]):
     def _adopt(self, suspension: Suspension) -> None:
         self.suspension = suspension
         if self.log is not None:
-            self.log += [record for record in suspension.records if record.event != STARTED]
+            self.log += [record for record in suspension.records if record.seq]  # the first is the beginning
 
     def _call(self, callbacks: Mapping[Enum, Callable[[C], object] | None], state: Enum) -> None:
         if callback := callbacks.get(state):

@@ -56,12 +56,12 @@ from workflows.machines.react.table import (
     TABLE,
     Accepted,
     Acted,
+    Continued,
     Drafted,
     Ended,
-    Escalated,
     Observed,
+    PersonNeeded,
     Rejected,
-    Resumed,
     S,
     StepTaken,
 )
@@ -212,7 +212,7 @@ def validate(c: React, run: Run) -> VisitEnd:
         failed = _update(c, status="failed")
         return _end("rule_violation", text, refused_by=violations.rules, **failed)
     count = c.retry_count + 1
-    event = Escalated if count > run.options.max_retries_before_human else Rejected
+    event = PersonNeeded if count > run.options.max_retries_before_human else Rejected
     counted = {"retry_count": count, "retry_reason": text, "last_retry_reason": text}
     return {**_close_step(c, "failed"), **counted}, event(text, refused_by=violations.rules)
 
@@ -274,7 +274,7 @@ def commit(c: React, run: Run) -> VisitEnd:
         return _end(reason, error, why, **({} if c.newest.closed else _update(c, status="committed")))
     closed = _close_step(c, "committed")
     if c.retry_count > run.options.max_retries_before_human:
-        return closed, Escalated(f"{c.retry_count} thoughts were rejected")
+        return closed, PersonNeeded(f"{c.retry_count} thoughts were rejected")
     return closed, StepTaken()
 
 
@@ -322,7 +322,7 @@ def ask_person(c: React, run: Run) -> Visit:
     if decided.decision in {"resume", "answer"}:
         if decided.text:
             yield Say(say=(Message(role="user", content=decided.text),))
-        return {"retry_count": 0}, Resumed(decided.text or decided.decision)
+        return {"retry_count": 0}, Continued(decided.text or decided.decision)
     if decided.decision == "abort":
         return _end("aborted", "a person ended the run", decided.text)
     return _end_unanswered(c)

@@ -30,11 +30,11 @@ from workflows.machines.react.rules import Rule, RuleSpec
 from workflows.machines.react.table import (
     Accepted,
     Acted,
+    Continued,
     Ended,
-    Escalated,
     Observed,
+    PersonNeeded,
     Rejected,
-    Resumed,
     S,
     StepTaken,
 )
@@ -55,7 +55,7 @@ def beyond(x: Moment) -> bool:
 
 def escalates_early(x: Moment) -> bool:
     """A person is asked although fewer thoughts were rejected than allowed."""
-    return bool(event(Escalated)(x) and x.context.retry_count <= x.options.max_retries_before_human)
+    return bool(event(PersonNeeded)(x) and x.context.retry_count <= x.options.max_retries_before_human)
 
 
 def ends_early(x: Moment) -> bool:
@@ -78,11 +78,11 @@ PROPERTIES: tuple[Property, ...] = (
     at_most("a step is committed once", 1, event(StepTaken), per=lambda x: x.context.count),
     then("a rejected thought is thought again", event(Rejected), asks_model),
     then("a committed step leads to the next thought", event(StepTaken), asks_model),
-    then("an escalation asks a person", event(Escalated), asks_person),
+    then("an escalation asks a person", event(PersonNeeded), asks_person),
     never("a person is asked only when too many thoughts were rejected", escalates_early),
-    before("a person is asked only after an escalation", first=event(Escalated), then=asks_person),
-    then("a person's word lets the run go on", event(Resumed), asks_model),
-    before("nobody but a person resumes", first=decides("resume", "answer"), then=event(Resumed)),
+    before("a person is asked only after an escalation", first=event(PersonNeeded), then=asks_person),
+    then("a person's word lets the run go on", event(Continued), asks_model),
+    before("nobody but a person resumes", first=decides("resume", "answer"), then=event(Continued)),
     after("abort ends the run", decides("abort"), eventually=ends(lambda exit, c: exit.reason == "aborted")),
     last("nothing is asked after an abort", decides("abort")),
     after(

@@ -32,7 +32,7 @@ class Rejected(Event):
     """Only retryable rules are violated, and another try is allowed."""
 
 
-class Escalated(Event):
+class PersonNeeded(Event):
     """Too many thoughts were rejected; a person has to look."""
 
 
@@ -48,7 +48,7 @@ class StepTaken(Event):
     """The step is closed and the run goes on."""
 
 
-class Resumed(Event):
+class Continued(Event):
     """A person lets the run go on."""
 
 
@@ -58,9 +58,9 @@ class Ended(Event):
 
 TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
     S.THOUGHT: {Drafted: S.VALIDATE, Ended: S.END},
-    S.VALIDATE: {Accepted: S.ACTION, Rejected: S.THOUGHT, Escalated: S.HUMAN_APPROVAL, Ended: S.END},
+    S.VALIDATE: {Accepted: S.ACTION, Rejected: S.THOUGHT, PersonNeeded: S.HUMAN_APPROVAL, Ended: S.END},
     S.ACTION: {Acted: S.OBSERVATION, Ended: S.END},
     S.OBSERVATION: {Observed: S.COMMIT},
-    S.COMMIT: {StepTaken: S.THOUGHT, Escalated: S.HUMAN_APPROVAL, Ended: S.END},
-    S.HUMAN_APPROVAL: {Resumed: S.THOUGHT, Ended: S.END},
+    S.COMMIT: {StepTaken: S.THOUGHT, PersonNeeded: S.HUMAN_APPROVAL, Ended: S.END},
+    S.HUMAN_APPROVAL: {Continued: S.THOUGHT, Ended: S.END},
 }
