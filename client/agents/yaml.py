@@ -32,8 +32,10 @@ MOST_MERGES = 100
 """What they take grows with their square."""
 MAX_SHOWN_PROBLEMS = 12
 PASTED_KEY = re.compile(r': *"[^"\n]*": *[A-Za-z0-9+/]{43}=')
+LINE_ENDS = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
+"""As marks count lines."""
 PASTED_HINT = "; of the line that `ratchet key show FILE` prints, the part after the name is the key"
-"""Where that whole line stands behind a name."""
+"""Where that whole line stands behind a name, and the error is there."""
 
 
 class YamlFile:
@@ -74,7 +76,8 @@ def parse(text: str, source: str) -> tuple[Any, Places]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
-        hint = PASTED_HINT if PASTED_KEY.search(text) else ""
+        is_pasted = mark and PASTED_KEY.search(LINE_ENDS.split(text)[mark.line])
+        hint = PASTED_HINT if is_pasted else ""
         raise UsageError(f"{place}: not valid YAML: {_first_line(error.problem or error)}{hint}") from error
     except (YAMLError, ArithmeticError, LookupError, ValueError) as error:
         raise UsageError(f"{source}: not valid YAML: {_first_line(error)}") from error

@@ -187,6 +187,19 @@ def test_bad_agent_file_is_refused_at_its_place(tmp_path: Path, text: str, place
     assert len(message) < 700
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"people:\n  groups:\n    a:\n      # ann: {KEY_LINE}\n      keys: [\n",
+        f"instructions: |\n  Write ann: {KEY_LINE}\ntools: [a\nlimits: {{}}\n",
+    ],
+)
+def test_mistake_in_another_line_says_nothing_of_keys(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="not valid YAML") as refused:
+        load(tmp_path, text)
+    assert "key show" not in str(refused.value)
+
+
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         load(tmp_path, "tool: []\nlimits:\n  tokens: -1\n  sconds: 3\n")
