@@ -2,8 +2,8 @@
 
 It needs Python 3.11 and the package `cryptography`, and nothing of Ratchet: copy this one file to where the
 evidence is checked. `ratchet verify` runs the same code. Exit code 0: nothing is wrong; 1: something is, and
-a line names it; 2: nothing was checked, as the file or a key cannot be read. What each line proves, and what
-none can prove, is in docs/evidence.md.
+a line names it, also where the JSON is no evidence at all; 2: nothing was checked, as the file or a key
+cannot be read. What each line proves, and what none can prove, is in docs/evidence.md.
 
 A file is JSON. Each of its lists (the log's records, what people sent, the events of each of Temporal's
 histories) is a hash chain: the hash of an item is SHA-256 over the hash before it, a line feed and the item's

@@ -404,16 +404,17 @@ def test_verifier_runs_where_nothing_of_ratchet_is(tmp_path: Path, packs: dict[s
     assert (done.returncode, done.stderr) == (0, "")
     assert "ok       completeness: the log has 7 calls and 9 model calls" in done.stdout
     assert run(pack, "--key", f'"the worker: ada": {PUBLIC}').stdout == done.stdout, "as `ratchet key show`"
-    for junk in ("junk", f"{PUBLIC}=", f"{PUBLIC} ada"):
+    nobodys = {f'"x": {IDENTITY}': "a point of small order"}
+    for junk in ("junk", f"{PUBLIC}=", f"{PUBLIC} ada", *nobodys):
         refused = run(pack, "--key", junk)
         assert (refused.returncode, refused.stdout) == (2, ""), "nothing was checked, so nothing is wrong"
-        assert "not an Ed25519 public key" in refused.stderr
-    refused = run(pack, "--key", f'"x": {IDENTITY}')
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "is a point of small order, for which anybody can sign" in refused.stderr
+        assert nobodys.get(junk, "not an Ed25519 public key") in refused.stderr
     unreadable = run(pack, "--key", PUBLIC, name="missing.json")
     assert (unreadable.returncode, unreadable.stdout) == (2, "")
     assert "missing.json cannot be read as JSON" in unreadable.stderr
+    others = [run(json.loads(text), "--key", PUBLIC) for text in ("[]", "{}", '{"format": "a"}')]
+    assert all(one.stdout.startswith("wrong    file: it is no evidence of a run: ") for one in others)
+    assert [one.returncode for one in others] == [1, 1, 1]
     pack["log"]["records"][7] = pack["log"]["records"][7].replace("state", "stale", 1)
     done = run(pack, "--key", PUBLIC)
     assert done.returncode == 1
