@@ -125,6 +125,13 @@ def test_unchanged_arguments_are_no_edit() -> None:
     at.check(say(request, "edit", arguments={"amount": 6}), 1)
 
 
+def test_unchanged_edit_counts_once_it_is_in_the_run() -> None:
+    """A plain signal is asked nothing before: a history may have such an edit, and is replayed."""
+    at = requests()
+    request = ask(at, amount=5)
+    assert at.decide(say(request, "edit", arguments={"amount": 5}), 1).outcome == "edited"
+
+
 def test_a_rejection_reaches_the_model_with_its_comment() -> None:
     at = requests()
     request = ask(at)
