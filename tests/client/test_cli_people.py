@@ -267,6 +267,7 @@ async def test_rollback_of_a_fork_names_what_its_source_did(agents: AgentClient,
     assert (await say("approve", source)).code == 0
     await eventually(lambda: agents.requests(source))
     middle = await agents.fork(source, 2)
+    await opened(agents, middle)
     run = await agents.fork(middle, 2)
     await opened(agents, run)
     back = await say("rollback", run, "--step", "1", "--compensate")

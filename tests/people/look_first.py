@@ -35,7 +35,7 @@ class Looked(Event):
     """A part was looked at."""
 
 
-class Decided(Event):
+class Planned(Event):
     """The model said what it thinks."""
 
 
@@ -62,7 +62,7 @@ def look(c: Parts, run: Run) -> Visit:
 def think(c: Parts, run: Run) -> Visit:
     """Ask the model."""
     yield from do(AskModel(say=(Message(role="user", content=c.seen),)))
-    return {}, Decided()
+    return {}, Planned()
 
 
 @state(S.TAKE, asks={CallTools}, reads={"left"}, writes={"left"})
@@ -84,6 +84,6 @@ def begin(given: RunInput, options: Options) -> Parts:
 
 MACHINE = Machine(
     name="look_first", options=Options, context=Parts, begin=begin, initial=S.LOOK, step=S.LOOK,
-    table={S.LOOK: {Looked: S.THINK}, S.THINK: {Decided: S.TAKE}, S.TAKE: {Taken: S.LOOK, Finished: S.DONE}},
+    table={S.LOOK: {Looked: S.THINK}, S.THINK: {Planned: S.TAKE}, S.TAKE: {Taken: S.LOOK, Finished: S.DONE}},
     states=(look, think, take), result=result,
 )  # fmt: skip
