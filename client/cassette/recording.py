@@ -288,7 +288,7 @@ class Recorder:
             return obey(command)
 
         drive.run.decide = decided  # type: ignore[method-assign]  # it has callers of many kinds
-        drive.commands.put = commanded  # type: ignore[method-assign]  # the same
+        drive.commands.put = commanded  # type: ignore[method-assign]  # signals and updates call it
 
 
 class WatchedHost:

@@ -45,7 +45,7 @@ class _Value:
 
 
 def no_such_command(word: str, close: Sequence[str], otherwise: str = "") -> str:
-    """What a command that is not there is told; `close` are those that may be meant."""
+    """The message for an unknown command; `close`: commands that may be meant."""
     meant = f"did you mean {' or '.join(map(repr, close))}?"
     return f"No such command {word!r}; {meant if close else otherwise}"
 

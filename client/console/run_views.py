@@ -129,10 +129,8 @@ class RunViews:
             await self._read_log(run, known, description.history_length)
         view.task, view.records, view.result = known.task, known.records + known.replayed, known.result
         view.status = with_heartbeat(known.status, view.heartbeat) if view.live and known.status else None
-        view.children, view.problem = (
-            known.children,
-            "; ".join(filter(None, (known.problem, known.log_problem))),
-        )
+        view.children = known.children
+        view.problem = "; ".join(filter(None, (known.problem, known.log_problem)))
         return view
 
     async def _ask_status(self, run: str, known: _Known) -> None:

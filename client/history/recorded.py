@@ -28,6 +28,7 @@ from activities.contracts import (
 from activities.store.encryption import KeyMissing, NotDecrypted
 from client.errors import RatchetError
 from client.runs.archived import ArchivedRuns
+from client.runs.readings import title_of
 from workflows.api import AgentTask
 from workflows.kernel.log import STARTED, LoggedCall, Record
 
@@ -169,7 +170,10 @@ async def _answer_fields(
         case ModelReplied():
             return (_reply(answer),)
         case CodeStepped():
-            ended = ended.model_copy(update={"output": answer.printed, "error": answer.error})
+            raised = (
+                {"output": answer.error, "error": "raised"} if answer.error else {"output": answer.printed}
+            )
+            ended = ended.model_copy(update=raised)
             return ({"event": CodeStepped.__name__, "answered": (ended,)},)
         case ToolResult():
             wanted = await _value(converter, scheduled.input.payloads, ToolInput)
@@ -182,8 +186,7 @@ async def _answer_fields(
 
 def _reply(reply: ModelReplied) -> dict[str, Any]:
     wanted = tuple(
-        LoggedCall(kind="call_tools", tool=one.name, title=f"{one.name}({one.arguments})")
-        for one in reply.tool_calls
+        LoggedCall(kind="call_tools", tool=one.name, title=title_of(one)) for one in reply.tool_calls
     )
     return {
         "event": ModelReplied.__name__,

@@ -42,7 +42,7 @@ class Replayed:
     watcher: Watcher | None = None
     instance: AgentWorkflow | None = None
     failure: Exception | None = None
-    """Why Temporal could not replay it to its end; a failure in a task that was not completed is none."""
+    """Why Temporal could not replay it to its end. What fails in the newest, open task is in `bug` alone."""
     bug: str = ""
     """What the code raised, with file and line; empty: nothing."""
     length: int = 0

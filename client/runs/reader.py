@@ -263,8 +263,8 @@ class RunReader:
         where its history does not give all of it, either.
 
         Args:
-            partial: give what there is, and say why it is not all. For people alone: where the machine cannot
-                be loaded, these are no records of its own.
+            partial: give what there is, and say why it is not all. For people: records with `history` in
+                `about` are calls from Temporal's history; no machine wrote them.
         """
         try:
             return RunLog(await self.records(run, since, full=full))

@@ -15,7 +15,7 @@ from activities.contracts.conversation import Message, NativeCall
 from activities.contracts.titles import call_title, edited_title
 from workflows.kernel.log import EDITED, NO_CALLS, STEERED, LoggedCall, Record
 
-__all__ = ["ShownCall", "RecordReader", "Reading", "is_call", "is_said_by_its_call", "plan_of"]
+__all__ = ["ShownCall", "RecordReader", "Reading", "is_call", "is_said_by_its_call", "plan_of", "title_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,13 @@ class RecordReader:
         for name, message in messages.items():
             if (wrote := self._open.pop(name or "", None)) is not None:
                 given = _json(wrote.arguments, wrote.arguments)
-                shown = given if isinstance(given, dict) else {"arguments": given}
-                title = call_title(wrote.name, shown)
-                yield ShownCall(title, wrote.name, "", given, *_message_text(message))
+                yield ShownCall(title_of(wrote), wrote.name, "", given, *_message_text(message))
+
+
+def title_of(wrote: NativeCall) -> str:
+    """A call as the model wrote it, for people."""
+    given = _json(wrote.arguments, wrote.arguments)
+    return call_title(wrote.name, given if isinstance(given, dict) else {"arguments": given})
 
 
 def _message_text(message: Message) -> tuple[str, str | None]:

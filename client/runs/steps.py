@@ -67,8 +67,7 @@ def reply_before_text(records: Sequence[Record], step: int) -> str:
 
 
 def _waiting(records: Sequence[Record]) -> set[str]:
-    """Calls of a reply, by the id that the model gave them, that nothing has answered up to the last of these
-    records, the first of which has the reply."""
+    """Ids of the model's calls that nothing has answered in these records. The first record has the reply."""
     said = [message for record in records for message in record.messages]
     told = {message.tool_call_id for message in said if message.role == "tool"}
     wanted = {call.id for message in said for call in message.tool_calls}

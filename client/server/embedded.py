@@ -186,7 +186,7 @@ async def stop_server(data_dir: Path) -> ServerRecord | None:
     """Stop the server of a data directory, even while others use it; None when there was none."""
     if not data_dir.is_dir():  # noqa: ASYNC240  # one look costs less than a thread
         return None
-    home = data_dir.resolve()  # noqa: ASYNC240  # so does this
+    home = data_dir.resolve()  # noqa: ASYNC240  # it costs less than a thread
     async with _guard(home):
         return await _stop(home)
 

@@ -155,7 +155,7 @@ def waiting_run(cli: Cli, folder: Path, name: str) -> tuple[str, Path]:
 
 
 def alone(cli: Cli, *words: str) -> Result:
-    """A command in a process of its own: it loads modules anew."""
+    """A command in its own process, which loads modules as they are now."""
     with running(*words, **cli.variables) as process:
         out, err = process.communicate()
         return Result(process.wait(), out, err)

@@ -308,8 +308,8 @@ def _open_calls(begins_with: Iterable[LoggedCall], group: Iterable[Record]) -> I
 
 
 def _asking_once(kept: Sequence[Record]) -> list[Record]:
-    """A record that goes back, or on with another version, asks anew for what the record asked for that had
-    led there; only the new calls are made. They stand with the record that had led there."""
+    """A record that goes back, or on with another version, asks again for the calls of an earlier record: the
+    one that had led there. Only the new calls are made; they take the place of the earlier ones."""
     found: list[Record] = []
     led = -1
     for record in kept:

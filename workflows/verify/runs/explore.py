@@ -249,7 +249,7 @@ class _Exploration:
             for tried in self.domain.answers(node.suspension.effect):  # type: ignore[arg-type]  # it waits for one
                 exchange = Exchange(
                     node.suspension.snapshot.state,
-                    node.suspension.effect,  # type: ignore[arg-type]  # the same
+                    node.suspension.effect,  # type: ignore[arg-type]  # a node here waits for one
                     tried.text,
                     tried.answer,
                 )
