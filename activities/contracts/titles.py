@@ -8,12 +8,13 @@ from typing import Any
 
 __all__ = ["call_title", "edited_title"]
 
+_as_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes an encoder for each value
+
 
 def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
     """A call as a person would write it, cut: `search_files(pattern="ERROR", limit=5)`."""
     words = [
-        f'{name}="{v}"' if isinstance(v, str) else f"{name}={json.dumps(v, ensure_ascii=False)}"
-        for name, v in arguments.items()
+        f'{name}="{v}"' if isinstance(v, str) else f"{name}={_as_json(v)}" for name, v in arguments.items()
     ]
     return f"{tool}({cut(', '.join(cut(word, 100) for word in words), 180)})"
 

@@ -63,7 +63,7 @@ from workflows.kernel.log import Record, chain, checkpoints
 from workflows.kernel.logged_calls import answered
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
 from workflows.kernel.rollback import forked, restored, restored_context, rolled_back
-from workflows.kernel.snapshot import Program, Suspension, dump
+from workflows.kernel.snapshot import Moment, Program, Suspension, changed, dump
 from workflows.kernel.transition import advance, close, leave_interrupt, load, start, steer
 from workflows.task import InvalidTask, first_step
 
@@ -424,6 +424,21 @@ def test_broken_rule_names_the_line(program: Program, function: Any, line: int, 
     if caught.value.suspension is not None:
         last = caught.value.suspension.records[-1]
         assert (last.error, last.reason) == (caught.value.problem, "")
+
+
+def test_changed_copy_is_that_of_dataclasses() -> None:
+    def asks_once(c: Memory, run: Run) -> Visit:
+        reply = yield asks()
+        return {"text": reply.text}, Did()
+
+    step = start(machine(asks_once), now=1)
+    moment = Moment("ask_model:", None, step.snapshot.entered)
+    given: tuple[tuple[Any, dict[str, Any]], ...] = (
+        (step, {"records": ()}), (step.snapshot, {"seq": 9}), (moment, {"answer": ModelReplied(text="ok")}),
+    )  # fmt: skip
+    for one, values in given:
+        assert changed(one, **values) == replace(one, **values) != one
+        assert not hasattr(one, "__post_init__")  # which a copy would leave out
 
 
 def test_words_of_thought_or_call_are_logged_once() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from activities.contracts import (
@@ -94,6 +93,7 @@ from workflows.kernel.snapshot import (
     RunFacts,
     Snapshot,
     Suspension,
+    changed,
     suspension_from,
 )
 
@@ -158,9 +158,9 @@ def load(program: Program, data: Mapping[str, Any]) -> Suspension:
     Raises MachineError, and NotRestored for what is not a dump of a live run of this program."""
     step = suspension_from(program, data)
     if step.snapshot.interrupted:
-        return replace(step, asked=Interrupt(state=step.snapshot.state, step=step.snapshot.step))
+        return changed(step, asked=Interrupt(state=step.snapshot.state, step=step.snapshot.step))
     transition = Transition.of(step, step.snapshot.began)
-    return replace(step, asked=transition.next_effect(), live=transition.live)
+    return changed(step, asked=transition.next_effect(), live=transition.live)
 
 
 def visit_again(suspension: Suspension) -> Iterator[Any]:
@@ -170,7 +170,7 @@ def visit_again(suspension: Suspension) -> Iterator[Any]:
     transition = Transition(suspension.program, snapshot, suspension.ledger, snapshot.began)
     moments = snapshot.moments
     for number in range(len(moments) + 1):
-        transition.snapshot = replace(snapshot, moments=moments[:number])
+        transition.snapshot = changed(snapshot, moments=moments[:number])
         try:
             yield transition.next_effect()
         except StopIteration as ended:
@@ -209,12 +209,12 @@ def advance(
     if isinstance(effect, AskModel) and isinstance(asked, AskModel) and not effect.beside and not failed:
         # `Suspension.effect` has put people's messages into what the visit says: so many more were heard.
         heard = s.heard + len(effect.say) - len(asked.say)
-        transition.snapshot = replace(transition.snapshot, heard=heard)
+        transition.snapshot = changed(transition.snapshot, heard=heard)
         transition.say((*effect.say, answer.message))
         transition.thought = "" if effect.response_schema else answer.text
     elif isinstance(effect, AskModel) and effect.with_notes and not failed:
         facts = s.moments[-1].facts if s.moments else s.entered
-        transition.snapshot = replace(transition.snapshot, heard=max(s.heard, facts.notes))
+        transition.snapshot = changed(transition.snapshot, heard=max(s.heard, facts.notes))
     transition.beside += _beside(effect, answer)
     transition.remember(effect, answer)
     return transition.run(transition.run_visit)
@@ -226,14 +226,14 @@ def leave_interrupt(suspension: Suspension, *, now: float) -> Suspension:
         problem = "the run is not paused before this state"
         raise MachineError(suspension.program.machine.name, suspension.snapshot.state, problem)
     transition = Transition.of(suspension, now)
-    transition.snapshot = replace(transition.snapshot, interrupted=False, entered=transition.facts())
+    transition.snapshot = changed(transition.snapshot, interrupted=False, entered=transition.facts())
     return transition.run(transition.run_visit)
 
 
 def resume(suspension: Suspension, *, now: float) -> Suspension:
     """Ask for the pending effect again, as the ledger is now: after a top-up, or in another process."""
     if suspension.exit is not None or suspension.snapshot.interrupted:
-        return replace(suspension, records=())
+        return changed(suspension, records=())
     transition = Transition.of(suspension, now)
     transition.ledger = transition.ledger.refund(suspension.reserved)
     return transition.run(transition.run_visit)
@@ -241,12 +241,12 @@ def resume(suspension: Suspension, *, now: float) -> Suspension:
 
 def with_credit(suspension: Suspension, amounts: Mapping[str, float], *, now: float) -> Suspension:
     """A top-up: caps raised by these amounts; the pending effect is checked against them again."""
-    return resume(replace(suspension, ledger=suspension.ledger.credit(amounts)), now=now)
+    return resume(changed(suspension, ledger=suspension.ledger.credit(amounts)), now=now)
 
 
 def with_caps(suspension: Suspension, caps: Mapping[str, float | None], *, now: float) -> Suspension:
     """New caps; None removes one. The pending effect is checked against them again."""
-    return resume(replace(suspension, ledger=suspension.ledger.capped(caps)), now=now)
+    return resume(changed(suspension, ledger=suspension.ledger.capped(caps)), now=now)
 
 
 def steer(
@@ -261,7 +261,7 @@ def steer(
     """A person's message: the next question brings it, also the pending one. No state is entered again.
     `not_begun` as in `log_event`."""
     transition = Transition.of(suspension, now)
-    transition.snapshot = replace(transition.snapshot, notes=(*transition.snapshot.notes, message))
+    transition.snapshot = changed(transition.snapshot, notes=(*transition.snapshot.notes, message))
     if not message.from_run:
         transition.label(suspension.program.labels.of_people(by, suspension.snapshot.step))
     transition.log_event(
@@ -325,7 +325,7 @@ def closed_before_start(  # noqa: PLR0913  # as `start` and `close` together
     snapshot = Snapshot(state, nothing, Conversation(), facts, nothing, float(now), 0, seq=seq)
     transition = Transition(program, snapshot, ledger, now)
     transition.log_event(CLOSED, {}, by=by, reason=error, about={EXIT_REASON: reason})
-    return replace(transition.suspension(), exit=Exit(reason=reason, error=error))
+    return changed(transition.suspension(), exit=Exit(reason=reason, error=error))
 
 
 def ended_by_violation(error: MachineError) -> Suspension:
@@ -334,7 +334,7 @@ def ended_by_violation(error: MachineError) -> Suspension:
         raise error
     suspension: Suspension = error.suspension
     exit_ = Exit(reason="broken_rule", error=str(error), raises=type(error).__name__)
-    return replace(suspension, asked=None, breach=None, live=None, exit=exit_)
+    return changed(suspension, asked=None, breach=None, live=None, exit=exit_)
 
 
 # -- one move -------------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ class Transition:
     def only_logged(self, suspension: Suspension) -> Suspension:
         """The step as it was, with what was noted."""
         records = tuple(self.records)
-        return replace(
+        return changed(
             suspension, snapshot=self.snapshot, ledger=self.ledger, records=records, author_line=""
         )
 
@@ -493,7 +493,7 @@ class Transition:
         self.thought = self.thought if event.thought is None else event.thought
         if target in self.machine.final and self.ask_again(context, target, reads):
             return
-        self.snapshot = replace(s, context=context, transitions=s.transitions + 1)
+        self.snapshot = changed(s, context=context, transitions=s.transitions + 1)
         self.record(
             type(event).__name__, to=target, reason=event.reason, reads=reads, by=by,
             refused_by=tuple(_cut_text(name, NAME_CHARS) for name in event.refused_by[:MOST_NAMES]),
@@ -508,7 +508,7 @@ class Transition:
         s, form = self.snapshot, self.program.form
         if form is None:
             return False
-        self.snapshot = replace(s, context=context, state=target)
+        self.snapshot = changed(s, context=context, state=target)
         exit_ = self.call(self.machine.result, context, self.run_view())
         self.snapshot = s
         problem = self.read_answer(exit_)[1] if exit_.ok else ""
@@ -519,7 +519,7 @@ class Transition:
         context = self.entered_context(context, to)
         self.check_invariant(context, to)
         note = Message(role="user", content=form.again(problem), from_run=True)
-        self.snapshot = replace(
+        self.snapshot = changed(
             s, context=context, transitions=s.transitions + 1, notes=(*s.notes, note), refused=s.refused + 1
         )
         self.record(REFUSED, to=to, reason=problem, reads=reads, by="kernel")
@@ -624,14 +624,14 @@ class Transition:
         counts = {**s.counts, counter: s.counts.get(counter, 0) + 1} if counter else s.counts
         begins = self.begins_step(target)
         self.live = None
-        self.snapshot = replace(
+        self.snapshot = changed(
             s, state=target, entry_context=s.context, moments=(), calls=0, counts=counts, visit=s.visit + 1,
             step=s.step + begins, entered=self.facts(),
         )  # fmt: skip
         self.logged, self.effect_started = self.snapshot, self.now
         asks = self.program.interrupts
         if interrupt and asks and target not in self.machine.final and asks(self.snapshot, self.program):
-            self.snapshot = replace(self.snapshot, interrupted=True)
+            self.snapshot = changed(self.snapshot, interrupted=True)
             self.asked = Interrupt(state=target, step=self.snapshot.step)
             with suppress(Exception):  # what is wrong with the visit shows when the state is entered
                 self.log_wanted_calls(self.next_effect())
@@ -679,7 +679,7 @@ class Transition:
             self.label(self.program.input_labels)
         if notes := self.snapshot.notes[len(then.notes) :]:
             self.label(self.program.labels.of_people("a message from before the rollback", then.step))
-        self.snapshot = replace(self.snapshot, context=context, counts=counts, step=then.step - begins)
+        self.snapshot = changed(self.snapshot, context=context, counts=counts, step=then.step - begins)
         s = self.snapshot
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=machine.name, state=left.state, event=event, to=target,
@@ -719,9 +719,9 @@ class Transition:
         except MachineError as last:
             self.record_violation(last)
             raise
-        self.snapshot, self.author_line = replace(s, context=context), line
+        self.snapshot, self.author_line = changed(s, context=context), line
         self.record(type(error).__name__, to=target, by="kernel", error=error.problem)
-        self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
+        self.snapshot = changed(self.snapshot, transitions=s.transitions + 1)
         self.enter(target)
 
     def record_violation(self, error: MachineError) -> None:
@@ -757,7 +757,7 @@ class Transition:
         context = self.candidate(s.context, patch)
         if self.machine.on_close:
             context = self.own_patch(context, self.call(self.machine.on_close, context, reason))
-        self.snapshot = replace(s, context=context)
+        self.snapshot = changed(s, context=context)
         self.record(CLOSED, reason=error or "", reads=reads, by=by, about={EXIT_REASON: reason})
         result = self.call(self.machine.result, context, self.run_view())
         self.exit = result.model_copy(update={"reason": reason, "ok": False, "error": error or result.error})
@@ -801,7 +801,10 @@ class Transition:
     def run_at(self, facts: RunFacts) -> Run:
         p, s = self.program, self.snapshot
         counts = ReadOnlyDict(s.counts, "`run.counts`")
-        run = Run(p.options, p.prepared, p.input, self.declared.name, s.step, s.visit, counts)
+        # the ledger comes with the facts, too; a default one would be made for nothing
+        run = Run(
+            p.options, p.prepared, p.input, self.declared.name, s.step, s.visit, counts, ledger=facts.ledger
+        )
         if p.lens:
             run = p.lens.run(run, s.state)
         _set_facts(run, facts, s)
@@ -897,7 +900,7 @@ class Transition:
                 LimitExceeded, f"one visit said something more than {len(s.moments) - s.calls} times"
             )
         context = self.candidate(s.context, effect.keep)
-        self.snapshot = replace(s, context=context)
+        self.snapshot = changed(s, context=context)
         self.say(effect.say)
         self.thought = self.thought if effect.thought is None else effect.thought
         kept = {name: getattr(context, name) for name in effect.keep}
@@ -915,24 +918,24 @@ class Transition:
                     if (thin := older.superseded()) is not older:
                         moments = (
                             *moments[:number],
-                            replace(moments[number], answer=thin),
+                            changed(moments[number], answer=thin),
                             *moments[number + 1 :],
                         )
                     break
             self.effect_started = s.moments[-1].facts.now if s.moments else s.entered.now
         moment = Moment(_signature(effect), answer, self.facts(), keep or {})
-        self.snapshot = replace(s, moments=(*moments, moment), calls=s.calls + (answer is not None))
+        self.snapshot = changed(s, moments=(*moments, moment), calls=s.calls + (answer is not None))
 
     def label(self, sources: Iterable[LabelSource]) -> None:
         """The run has these labels from now on."""
         s = self.snapshot
         if len(labels := first_of_each((*s.labels, *sources))) > len(s.labels):
-            self.snapshot = replace(s, labels=labels)
+            self.snapshot = changed(s, labels=labels)
 
     def say(self, messages: tuple[Message, ...]) -> None:
         s = self.snapshot
         if messages:
-            self.snapshot = replace(s, conversation=s.conversation.add(*messages))
+            self.snapshot = changed(s, conversation=s.conversation.add(*messages))
 
     # writing
 
@@ -1013,7 +1016,7 @@ class Transition:
 
     def write(self, record: Record) -> None:
         self.records.append(record)
-        self.snapshot = replace(self.snapshot, seq=self.snapshot.seq + 1)
+        self.snapshot = changed(self.snapshot, seq=self.snapshot.seq + 1)
         self.logged = self.snapshot
 
     def rule_error(self, kind: type[MachineError], problem: str) -> MachineError:

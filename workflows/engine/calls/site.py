@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 from workflows.hosts import CallSite, Identity
@@ -34,5 +35,6 @@ def call_site(
     s = suspension.snapshot
     activity_id = fitting_id(name)
     key = f"{identity.workflow_id}/{identity.root}/{s.branch}/{activity_id}"
-    left = suspension.ledger.with_seconds(now - s.began).left("seconds")
+    ledger = suspension.ledger
+    left = ledger.with_seconds(now - s.began).left("seconds") if "seconds" in ledger.caps else math.inf
     return CallSite(activity_id, key, " ".join(title.split())[:200], left, **more)

@@ -170,11 +170,10 @@ class PendingToolCall(Call[ToolCallRecord]):
     async def perform(self) -> ToolResult | NotBegun:
         """Make it, unless the run has made the same one before and its tool allows that."""
         call, calls, under_way = self.call, self.calls, self.calls.under_way
-        artifacts = [one.model_dump() for one in call.artifacts]
-        cache_key = json.dumps([call.tool, call.arguments, *artifacts], sort_keys=True)
-        if self.spec.cache == "run" and (cached := calls.cached.get(cache_key)) is not None:
+        cache_key = self._cache_key
+        if cache_key and (cached := calls.cached.get(cache_key)) is not None:
             return cached.model_copy(update={"id": call.id, "attempts": 0, "cost_usd": 0})
-        site = calls.site(self.activity_id, call.title)
+        site = calls.site(self.activity_id, title := call.title)
         attempts = self._attempts if self.spec.repeatable else 1
         request = self._input(ToolInput, site.key, attempts, void=tuple(self.record.void))
         under_way.tool_calls[self.name] = call
@@ -182,7 +181,7 @@ class PendingToolCall(Call[ToolCallRecord]):
         self.run.bounds.begin(self.name)
         result: Any = None
         try:
-            with under_way.shown(f"calling {call.title}"):
+            with under_way.shown(f"calling {title}"):
                 result = await calls.perform(request, site, self.name)
         finally:
             if not isinstance(result, NotBegun):
@@ -195,9 +194,17 @@ class PendingToolCall(Call[ToolCallRecord]):
             return result
         if result.acts_for is not None:
             self.record.not_before = self.run.host.now() + result.acts_for
-        if self.spec.cache == "run" and result.ok:
+        if cache_key and result.ok:
             calls.cached[cache_key] = result
         return result  # type: ignore[no-any-return]  # what a host answers to a ToolInput
+
+    @property
+    def _cache_key(self) -> str:
+        """Under which its result is kept for the run; empty: its tool does not allow that."""
+        if self.spec.cache != "run":
+            return ""
+        artifacts = [one.model_dump() for one in self.call.artifacts]
+        return json.dumps([self.call.tool, self.call.arguments, *artifacts], sort_keys=True)
 
     def _input(self, kind: type[TI], key: str, attempts: int, **more: Any) -> TI:
         """What its worker is given."""

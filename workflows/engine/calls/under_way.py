@@ -40,6 +40,8 @@ def is_out_of_time(suspension: Suspension, now: float) -> bool:
 
 def time_breach(suspension: Suspension, now: float) -> Breach | None:
     """The limit of seconds, where the run has reached it."""
+    if "seconds" not in suspension.ledger.caps:
+        return None
     ledger = suspension.ledger.with_seconds(now - suspension.snapshot.began)
     return ledger.breach({"seconds": 0})
 
