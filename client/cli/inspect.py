@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -42,7 +41,7 @@ __all__ = ["app"]
 app = typer.Typer(rich_markup_mode=None)
 
 
-@command(app)
+@command(app, reads=True)
 async def show(
     common: CommonOptions,
     run: RunName,
@@ -124,7 +123,7 @@ async def _show_step(common: CommonOptions, run: str, step: int, as_json: bool) 
         render.out().print(render.snapshot_block(snapshot))
 
 
-@command(app)
+@command(app, reads=True)
 async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> None:
     """List a run's steps: what each did, and which of them the run can go back to."""
     from client.runs.steps import checkpoint_lines
@@ -154,7 +153,7 @@ def _note_source(found: RunLog) -> None:
         raise found.unanswered
 
 
-@command(app)
+@command(app, reads=True)
 async def log(
     common: CommonOptions,
     run: RunName,
@@ -188,6 +187,8 @@ async def log(
 @command(app)
 async def watch(common: CommonOptions, run: RunName, verbose: Verbose = False, as_json: Json = False) -> int:
     """Follow a run as it happens, to its result."""
+    import asyncio
+
     from client.cli.following import follow_from_the_start
 
     try:
@@ -198,7 +199,7 @@ async def watch(common: CommonOptions, run: RunName, verbose: Verbose = False, a
         return INTERRUPTED
 
 
-@command(app)
+@command(app, reads=True)
 async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> int:
     """Print what came out of a run that is over; exit code 1 when it did not reach its goal."""
     async with common.runs() as client:

@@ -39,7 +39,7 @@ class Filters:
     ] = None
 
 
-@command(app, "list")
+@command(app, "list", reads=True)
 async def list_runs(
     common: CommonOptions,
     which: Filters,
@@ -65,7 +65,7 @@ async def list_runs(
         note(problem)
 
 
-@command(app)
+@command(app, reads=True)
 async def inbox(
     common: CommonOptions,
     run: Annotated[str | None, typer.Argument(help="Show all that this run asks, in full.")] = None,

@@ -6,7 +6,10 @@
     async def show(common: CommonOptions, run: RunId, as_json: Json = False) -> int | None: ...
 
 A parameter whose type is a dataclass means one option for each of its fields. What the function returns is
-the exit code; None is 0. One that waits for nothing need not be `async`: asyncio takes a while to import.
+the exit code; None is 0. One that waits for nothing need not be `async`.
+
+To import asyncio takes as long as to read a run from files. So a command that `reads` begins without an event
+loop: it has one from where it connects to a server, and waits for nothing else before.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ import inspect
 import re
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
+from types import coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
@@ -135,6 +139,7 @@ class CommonOptions(DirectoryOptions):
     ) -> AsyncIterator[AgentClient]:
         """A client without a worker; `logs` says where this process writes its log, `codec` whether it runs a
         codec server for the embedded server's Web UI. Raises RatchetError."""
+        await _event_loop()
         from client.cli.logs import log_to_file, log_to_terminal
         from client.sdk.agent import AgentClient
         from client.server.connection import connected
@@ -178,7 +183,8 @@ class CommonOptions(DirectoryOptions):
             if self.remote() is not None:
                 yield await connect()
                 return
-            archive, where = ArchivedRuns(archive_opener(self.data_dir)), str(self.data_dir.resolve())
+            archive = ArchivedRuns(archive_opener(self.data_dir), in_thread=False)
+            where = str(self.data_dir.resolve())
             yield RunReader(archive, where, connect=connect, files=RunFiles(self.data_dir), modules=modules)
 
 
@@ -246,8 +252,9 @@ class Starting:
             )
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
-    """Register a function as a command under its own name, or `name`."""
+def command(app: typer.Typer, name: str | None = None, *, reads: bool = False) -> Callable[[Work], Work]:
+    """Register a function as a command under its own name, or `name`. `reads`: it begins without an event
+    loop, and gets its runs from `CommonOptions.runs`."""
 
     def register(work: Work) -> Work:
         signature = inspect.signature(work, eval_str=True)
@@ -262,7 +269,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
                 ended = work(**options)
-                code = _run(ended) if isinstance(ended, Coroutine) else ended
+                code = _run(ended, reads) if isinstance(ended, Coroutine) else ended
             except KeyboardInterrupt:
                 raise typer.Exit(INTERRUPTED) from None
             raise typer.Exit(code or 0)
@@ -289,23 +296,45 @@ def _options(kind: Any) -> Iterable[inspect.Parameter]:
         )
 
 
-def _run(work: Coroutine[Any, Any, ExitCode]) -> ExitCode:
+def _run(work: Coroutine[Any, Any, ExitCode], reads: bool) -> ExitCode:
     """Run it to its end. SIGTERM and SIGHUP end the command in order, as Ctrl-C does."""
+    if reads:
+        try:
+            work.send(None)
+        except StopIteration as ended:
+            return ended.value  # type: ignore[no-any-return]  # what the coroutine returned
     import asyncio
 
     async def stoppable() -> ExitCode:
         this, loop = asyncio.current_task(), asyncio.get_running_loop()
         if threading.current_thread() is not threading.main_thread():
-            return await work  # a program's thread, where signals do not come
+            return await _rest_of(work)  # a program's thread, where signals do not come
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
                 loop.add_signal_handler(number, lambda: this.cancel() if this else None)
-        return await work
+        return await _rest_of(work)
 
     try:
         return asyncio.run(stoppable())
     except asyncio.CancelledError:
         return INTERRUPTED
+
+
+@coroutine
+def _event_loop() -> Generator[None, None, None]:
+    """Wait until there is one."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        yield  # `_run` begins one
+
+
+@coroutine
+def _rest_of(work: Coroutine[Any, Any, ExitCode]) -> Generator[Any, Any, ExitCode]:
+    """Go on with a coroutine, which may have begun: that cannot be awaited itself."""
+    return (yield from work.__await__())
 
 
 def moment(text: str, now: datetime) -> datetime:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -45,8 +44,10 @@ class ArchivedRuns:
     was written there (`ChainBroken` is its cause).
     """
 
-    def __init__(self, opened: Callable[[], Archive]) -> None:
-        self._open = opened
+    def __init__(self, opened: Callable[[], Archive], *, in_thread: bool = True) -> None:
+        """`in_thread`: it is read in another thread, as it blocks for the disk. False for a command that does
+        nothing else meanwhile: it needs no event loop then."""
+        self._open, self._in_thread = opened, in_thread
 
     @cached_property
     def _archive(self) -> Archive:
@@ -127,10 +128,14 @@ class ArchivedRuns:
         return await self.read(lambda archive: tuple(archive.broken()))
 
     async def read(self, work: Callable[[Archive], T]) -> T:
-        """What is read of the archive, in a thread: it blocks for the disk."""
+        """What is read of the archive."""
         from activities.store.blobs import StoreError
 
         try:
+            if not self._in_thread:
+                return work(self._archive)
+            import asyncio
+
             return await asyncio.to_thread(lambda: work(self._archive))
         except StoreError as error:
             raise RatchetError(f"the archive cannot be read: {error}") from error

@@ -6,7 +6,6 @@ a run spent before it was reset counts, too; what a fork has taken over from ano
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -215,6 +214,8 @@ async def live_spending(
     client: ConnectedReader, *, timed: bool, failed: Callable[[str], None]
 ) -> tuple[Spending, ...]:
     """What runs that are not over have spent; `failed` is called with each that cannot be asked."""
+    import asyncio
+
     free = asyncio.Semaphore(LIVE_AT_ONCE)
 
     async def ask(run: str, agent: str) -> Spending | None:

@@ -241,7 +241,7 @@ for words in (
     slow = (
         name
         for name in (
-            "temporalio", "grpc", "pydantic", "rich.console", "workflows.api", "workflows.people",
+            "asyncio", "temporalio", "grpc", "pydantic", "rich.console", "workflows.api", "workflows.people",
             "workflows.kernel.machine", "activities.contracts.effects",
         )
         if name in sys.modules
