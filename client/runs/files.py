@@ -53,7 +53,7 @@ class _Unclear(Exception):
 
 
 class RunFiles:
-    """Runs of the embedded server of a data directory, running or not, from its database.
+    """Runs of the embedded server of a data directory, running or not, from its database, for one command.
 
     Each method gives None where the server is to be asked.
     """
@@ -65,6 +65,7 @@ class RunFiles:
         """Its id, as the rows have it."""
         self._names: dict[str, str] = {}
         """Column of a search attribute -> its name."""
+        self._executions: dict[str, list[RunLine] | None] = {}
 
     def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> list[RunLine] | None:
         """The newest execution of each run of a filter, the newest first."""
@@ -76,8 +77,10 @@ class RunFiles:
         return None if found is None else sum(found)
 
     def executions(self, run: str) -> list[RunLine] | None:
-        """Of one run, the newest last."""
-        return self._read(ONE, self._line, run=run)
+        """Of one run, the newest last; as they were when they were asked for first."""
+        if run not in self._executions:
+            self._executions[run] = self._read(ONE, self._line, run=run)
+        return self._executions[run]
 
     def is_served(self) -> bool:
         """The server runs now. Without one there is no worker, either."""
