@@ -25,6 +25,7 @@ from activities.contracts import (
     ToolSpec,
     ToolsReturned,
 )
+from activities.contracts.titles import call_title
 from activities.store.encryption import KeyMissing, NotDecrypted
 from client.errors import RatchetError
 from client.runs.archived import ArchivedRuns
@@ -153,9 +154,16 @@ async def _answer_fields(
     kind = scheduled.activity_type.name
     if kind not in ANSWER_TYPES:
         return ()
-    ended = LoggedCall(
-        kind=kind, id=scheduled.activity_id, title=await _value(converter, [call.user_metadata.summary], str)
-    )
+    if kind == "call_tool":
+        wanted = await _value(converter, scheduled.input.payloads, ToolInput)
+        of_call = {
+            "kind": "call_tools", "title": call_title(wanted.tool, wanted.arguments), "tool": wanted.tool,
+            "arguments": wanted.arguments,
+        }  # fmt: skip
+    else:
+        of_call = {"kind": kind, "title": await _value(converter, [call.user_metadata.summary], str)}
+    # the log has the id without the digest behind it (`Performer.perform`)
+    ended = LoggedCall(id=scheduled.activity_id.partition("@")[0], **of_call)
     if not event.HasField("activity_task_completed_event_attributes"):
         failed, text = event.activity_task_failed_event_attributes, ""
         error = "failed" if event.HasField("activity_task_failed_event_attributes") else "unknown_outcome"
@@ -176,9 +184,8 @@ async def _answer_fields(
             ended = ended.model_copy(update=raised)
             return ({"event": CodeStepped.__name__, "answered": (ended,)},)
         case ToolResult():
-            wanted = await _value(converter, scheduled.input.payloads, ToolInput)
-            of_tool = {"tool": answer.tool, "arguments": wanted.arguments, "seconds": answer.seconds}
-            ended = ended.model_copy(update={"output": answer.output, "error": answer.error, **of_tool})
+            came = {"output": answer.output, "error": answer.error, "seconds": answer.seconds}
+            ended = ended.model_copy(update=came)
             early = [_reply(answer.early.reply)] if answer.early else []
             return ({"event": ToolsReturned.__name__, "answered": (ended,)}, *early)
     return ()

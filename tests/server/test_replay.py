@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowHistory
+from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
 from activities.settings import Settings
+from client.history.recorded import Execution, begun, recorded_calls, recorded_log
 from client.plugin import RatchetPlugin
 from tests.server.conftest import OUTER_MACHINE
 from tests.server.record import HISTORIES
@@ -20,6 +21,9 @@ from tests.server.scenarios import SCENARIOS
 from workflows import registry
 
 RECORDED = json.loads(gzip.decompress(HISTORIES.read_bytes()))
+IN_STORE = {"code", "contract", "react", "window"}
+"""Their logs were too long for the history, which has a claim in their place."""
+NOT_MADE = {"rejected", "expired", "bad_arguments"}
 
 
 def test_every_machine_has_a_recorded_history() -> None:
@@ -38,6 +42,32 @@ async def replay(run_id: str, history: Any, home: Path) -> None:
 async def test_recorded_history_replays(name: str, tmp_path: Path) -> None:
     run_id, history = RECORDED[name]
     await replay(run_id, history, tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(set(RECORDED) - IN_STORE))
+async def test_history_tells_what_the_log_tells(name: str, tmp_path: Path) -> None:
+    """Calls and replies, for people: where the code of a run is broken, its history alone has them."""
+    run_id, history = RECORDED[name]
+    plugin = RatchetPlugin(Settings(data_dir=tmp_path, modules=(str(OUTER_MACHINE),)))
+    temporal = await Client.connect("localhost:1", lazy=True, plugins=[plugin])  # for its data converter
+    recorded = WorkflowHistory.from_json(run_id, history)
+    executions = [Execution(await begun(temporal.data_converter, recorded.events[0]), recorded)]
+    log = (await recorded_log(temporal, executions)).values()
+    told = await recorded_calls(temporal, executions, ())
+    calls = {one.id: one for record in told for one in record.answered}
+    for logged in [one for record in log for one in record.answered]:
+        if logged.kind not in ("call_tools", "run_code") or logged.error in NOT_MADE:
+            continue
+        found = calls.pop(logged.id)
+        assert (found.kind, found.tool) == (logged.kind, logged.tool)
+        assert logged.arguments.items() <= found.arguments.items(), "history has the defaults, too"
+        assert found.title.startswith(logged.title[:-1])
+        if name != "unknown":  # a person has reported what became of that call
+            assert (found.output, found.error) == (logged.output, logged.error)
+    left = [(one.title.partition("(")[0], one.error) for one in calls.values()]
+    assert left == ([("mark", "unknown_outcome")] if name == "cancelled" else [])
+    heard = [message for record in log for message in (*record.messages, *record.beside)]
+    assert [message for record in told for message in record.messages if message not in heard] == []
 
 
 async def test_machine_that_takes_another_way_is_found(tmp_path: Path) -> None:
