@@ -49,8 +49,6 @@ LOOK_SECONDS = 1.0
 """How often it is fetched what the run does, and the model's newest words."""
 CALM_SECONDS = 0.25
 """The same after a record, where none follows: what comes next takes long enough to be shown."""
-NAME_PEOPLE = {"Decided", "Requested"}
-"""Events whose words say who decided, or who may."""
 WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -301,10 +299,10 @@ class _Blocks:
         """What the run itself, or a person, did to it."""
         by = "" if record.by == "kernel" else f" by {record.by}"
         name = WORD.sub(" ", record.event).capitalize()
-        text = record.why if record.event in NAME_PEOPLE else f"{name}{by}: {record.why}"
+        is_question = record.event == "Requested"
+        text = record.why if is_question else f"{name}{by}: {record.why}"
         text = f"{text.strip().rstrip(':')}{f': {record.error}' if record.error else ''}"
-        mark, style = ("? ", "yellow") if record.event == "Requested" else ("• ", "yellow")
-        line = self._hang(text, mark, style)
+        line = self._hang(text, "? " if is_question else "• ", "yellow")
         is_breach = record.by == "kernel" and record.error and record.to is None
         if EXIT_REASON in record.about or is_breach:
             yield from self._release()

@@ -191,9 +191,9 @@ def test_question_ends_when_somebody_else_decides(cli: Cli, tmp_path: Path) -> N
     with cli.terminal("run", "--agent", agent_file(tmp_path, "both"), "--id", "both", "go") as terminal:
         terminal.until(PROMPT)
         assert cli("approve", "both", "--by", "Bob", "-m", "mine").code == 0
-        terminal.until(r"\s1\s+• r1 .*approved, Bob .*: mine")
+        terminal.until(r"\s1\s+• Decided by Bob .*: r1 .*approved: mine")
         assert terminal.end() == 0
-    asked, _, since = terminal.shown.partition("• r1")
+    asked, _, since = terminal.shown.partition("• Decided by Bob")
     assert re.search(PROMPT + r"\s+(\S executing tools \d+ s\s+)?1\s+$", asked)
     assert not re.search(PROMPT, since)
     assert terminal.shown.count("mine") == 1

@@ -138,14 +138,14 @@ def test_edited_call_is_shown_as_it_was_made() -> None:
             record("ask", "Drafted", "run", 1, thought="I pay.", asked=wants('pay(to="Eve")'),
                    messages=(Message(role="assistant", content='{"thought": "I pay."}'),),
                    answered=(LoggedCall(kind="ask_model", title="think"),)),
-            record("run", "Decided", None, 1, by="Bob (claimed)", reason="r1 edited, Bob (claimed)"),
+            record("run", "Decided", None, 1, by="Bob (claimed)", reason="r1 edited"),
             record("run", "Steered", None, 1, by="kernel", reason="It was edited", about={EDITED: "run#1:0"}),
             record("run", "Acted", "ask", 1, answered=made(('pay(to="Ada")', "paid"), by="Bob (claimed)")),
         ]
     )  # fmt: skip
     assert found.split("\n")[1:5] == [
         "  1  I pay.",
-        "     • r1 edited, Bob (claimed)",
+        "     • Decided by Bob (claimed): r1 edited",
         '     → pay(to="Ada"), edited by Bob (claimed)',
         "       paid",
     ]
