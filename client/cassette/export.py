@@ -52,7 +52,8 @@ async def _record(agents: ConnectedReader, recorder: Recorder, run: str) -> None
         if found.failure is not None:
             raise RatchetError(
                 f"run {run} cannot be replayed here, so it cannot be exported: {explained(found)}. "
-                "Export it with the code that it ran with"
+                "Export it with the code that it ran with; name a file that is not loaded with "
+                "RATCHET_MODULES='[\"FILE\"]'"
             )
     for execution in executions:
         for event in execution.history.events:

@@ -154,7 +154,7 @@ class Recorder:
     def end(self) -> None:
         """Ignore everything until the next `watch`: it does not belong to the run."""
         self._is_ignoring = True
-        if self._newest is self.drives[""] or not self.final:
+        if self.drives and (self._newest is self.drives[""] or not self.final):  # else no run ever began
             self.final = final_of(self.drives[""])
 
     def entries(self) -> list[Entry]:

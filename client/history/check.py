@@ -116,8 +116,7 @@ def _by_replay(run: str, task: AgentTask | None, found: Replayed, missing: str) 
     state = drive.run.suspension.snapshot.state if drive else ""
     if found.failure is None:  # where the newest task is not over, it may fail all the same
         return _verdict(run, task, state, explained(found) or missing)
-    refused = found.instance.problem if found.instance else ""
-    return _verdict(run, task, "", refused or explained(found))
+    return _verdict(run, task, "", explained(found))
 
 
 async def _by_log(agents: ConnectedReader, run: str, task: AgentTask | None, missing: str) -> Checked:

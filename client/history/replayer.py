@@ -170,13 +170,15 @@ class _Runner(UnsandboxedWorkflowRunner):
 
 
 def explained(found: Replayed) -> str:
-    """Why a history could not be replayed: what the code raised, else the innermost of the messages that
-    Temporal's core nests; empty: it could."""
+    """Why a history could not be replayed: what the code raised, why it refuses the task, else the innermost
+    of the messages that Temporal's core nests; empty: it could."""
     failure = found.failure
     if found.bug:
         return f"today's code fails on this history: {found.bug}"
     if failure is None:
         return ""
+    if found.instance and found.instance.problem:
+        return found.instance.problem
     messages: list[str] = re.findall(r'message: "((?:[^"\\]|\\.)*)"', str(failure))
     text = (messages[-1] if messages else str(failure)).removeprefix("[TMPRL1100] ").strip()
     if isinstance(failure, workflow.NondeterminismError):

@@ -448,8 +448,7 @@ class ConnectedReader(RunReader):
         plugin = plugin_with(self.temporal, modules)
         logs = [await replayed(plugin, execution.history) for execution in executions]
         failed = next((log for log in logs if log.failure or log.bug), None)
-        refused = failed.instance.problem if failed and failed.instance else ""
-        problem = (problem or refused or explained(failed)) if failed else ""
+        problem = (problem or explained(failed)) if failed else ""
         is_whole = not any(log.failure for log in logs)
         return tuple(record for log in logs for record in log.sure_records), problem, is_whole
 

@@ -11,7 +11,7 @@ from activities.settings import Settings
 from client.cassette.export import exported
 from client.cassette.file import Cassette, cassette_text
 from client.cassette.playing import play
-from client.errors import UnknownRun
+from client.errors import RatchetError, RunFailed, UnknownRun
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
 from tests.client.asking import asking, newer, opened, talk
@@ -89,6 +89,14 @@ async def test_fork_plays(agents: AgentClient) -> None:
     cassette = await plays(agents, run)
     assert cassette.task.fork is not None
     assert cassette.count("answer") < (await exported(agents, source)).count("answer")
+
+
+async def test_run_that_was_refused_has_nothing_to_export(agents: AgentClient) -> None:
+    run = await agents.start(talk(machine="nowhere"))
+    with pytest.raises(RunFailed):
+        await agents.result(run)
+    with pytest.raises(RatchetError, match="never began"):
+        await exported(agents, run)
 
 
 async def test_cancelled_run_plays(agents: AgentClient) -> None:

@@ -209,7 +209,7 @@ def test_machine_that_was_changed_is_named_with_what_to_do(data_dir: Path, tmp_p
 
 
 def test_run_whose_code_is_broken_since_is_still_read(cli: Cli, tmp_path: Path) -> None:
-    """What it did is in the archive; where that lacks it, in its history."""
+    """What it did is in the archive; where that lacks it, in its history. A replay says what is missing."""
     agent, machine = agent_with(tmp_path, "reply.text", "gone")
     with running("run", "--agent", agent, "--id", "gone", "Write.", **cli.variables) as run:
         assert run.wait(120) == 0  # a process of its own: this one would keep the module
@@ -219,3 +219,7 @@ def test_run_whose_code_is_broken_since_is_still_read(cli: Cli, tmp_path: Path) 
         for command in ("log", "steps", *(("show", "result") if archive.exists() else ())):
             found = cli(command, "gone")
             assert (found.code, "roses" in found.out) == (0, True), (command, found.err)
+    for command in ("replay", "export"):
+        found = cli(command, "gone")
+        assert (found.code, "unknown machine gone" in found.out + found.err) == (1, True), found.err
+    assert "RATCHET_MODULES" in found.err
