@@ -275,16 +275,15 @@ class Recorder:
         decide, obey = drive.run.decide, drive.commands.put
 
         def decided(decision: Decision) -> Decided:
-            drive.run.check_decision(decision)
-            if drive.run.is_unknown(decision):  # it comes again, once its request is open
-                return decide(decision)
-            said = _lean(decision, exclude={"request", "digest", "signature"})
-            self.note_input({"decide": decision.request, **said}, name, drive.run.host.now())
+            if drive.run.counts(decision):  # one that is early comes again, once its request is open
+                said = _lean(decision, exclude={"request", "digest", "signature"})
+                self.note_input({"decide": decision.request, **said}, name, drive.run.host.now())
             return decide(decision)
 
         def commanded(command: Command) -> QueuedCommand:
             drive.commands.check(command)
-            self.note_input(_lean(command, exclude={"signature"}), name, drive.run.host.now())
+            if not drive.run.command_gate.is_repeat(command):
+                self.note_input(_lean(command, exclude={"signature"}), name, drive.run.host.now())
             return obey(command)
 
         drive.run.decide = decided  # type: ignore[method-assign]  # it has callers of many kinds

@@ -18,6 +18,7 @@ from tests.client.asking import asking, newer, opened, talk
 from tests.conftest import Environ
 from tests.server.conftest import real_server
 from tests.server.trials import Run, boundaries, calls, eventually, reset, task
+from workflows.people import Command
 
 
 async def plays(agents: AgentClient, run: str) -> Cassette:
@@ -56,6 +57,26 @@ async def test_run_with_decisions_plays_although_its_tools_do_nothing(
     ]
     assert cassette.count("command") == 1
     assert await asyncio.to_thread(marks.read_text) == before
+
+
+async def test_only_messages_that_counted_are_in_the_cassette(agents: AgentClient) -> None:
+    """Those that came twice once, and none that was refused; but an edit that changed nothing and counted."""
+    run = await agents.start(asking("cassette-twice", "cassette-same"))
+    handle, first = agents.temporal.get_workflow_handle(run), await opened(agents, run)
+    steer = Command(command="steer", text="be quick", id="steer-once", by="ann")
+    given = {"decision": "approve", "id": "once", "by": "ann", "digest": first.digest}
+    for _ in range(2):
+        await handle.execute_update("command", steer)
+    await handle.execute_update("decide", {**given, "request": first.id})
+    for again in ({**given, "request": first.id}, {**given, "request": first.id, "id": "late"}):
+        await handle.signal("decide", again)
+    second = await eventually(lambda: newer(agents, run, first))
+    edit = {"request": second.id, "digest": second.digest, "arguments": second.arguments}
+    await handle.signal("decide", {**edit, "decision": "edit", "by": "ann"})
+    await agents.result(run)
+    cassette = await plays(agents, run)
+    decisions = [entry["decision"] for entry in cassette.course if "decide" in entry]
+    assert (decisions, cassette.count("command")) == (["approve", "edit"], 1)
 
 
 async def test_live_run_plays_up_to_where_it_is(agents: AgentClient) -> None:

@@ -283,6 +283,10 @@ class RunState:
         if not self.may_be_early(decision):
             self.requests.check(decision, self.host.now())
 
+    def counts(self, decision: Decision) -> bool:
+        """`decide` would count it now: it is not refused, comes neither early nor again."""
+        return self.suspension.exit is None and self.requests.counts(decision, self.host.now())
+
     def may_be_early(self, decision: Decision) -> bool:
         """Whether a decision may be about a request that the run has not opened yet.
 

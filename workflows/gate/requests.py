@@ -285,6 +285,17 @@ class Requests:
         if edited is not None and (problem := unchanged(request.id, request.arguments, edited)):
             raise Refused(problem)
 
+    def counts(self, decision: Decision, now: float) -> bool:
+        """`decide` would count it now: it is neither refused nor a repeat. Changes nothing."""
+        try:
+            state = self._state_for(decision)
+            if self._is_repeat(decision):
+                return False
+            self._checked_arguments(state, decision, now)
+        except Refused:
+            return False
+        return True
+
     def decide(self, decision: Decision, now: float) -> Decided:
         """Count a decision; the state of its request afterwards. A repeat counts once. Raises Refused, and
         changes nothing then."""
