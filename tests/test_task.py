@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from activities.contracts import InnerLimits, ModelSpec, RunMachine
 from activities.extensions import load_modules
@@ -186,11 +187,24 @@ async def test_fork_goes_on_from_a_step_of_another_run() -> None:
         assert (bench.question(), bench.result.answer) == ("ok look a", "d")
         assert bench.result.origin == origin
         assert bench.result.counters["model_calls"] == 1
+        assert bench.records[0].by == "person"
     nowhere = task(fork=Fork(origin=origin.model_copy(update={"step": 9}), records=records))
     with pytest.raises(InvalidTask, match="No step 9"):
         first_step(nowhere, forking.program, now=0)
     (ended,) = cancelled_step(nowhere, "run-1", now=0).records
     assert ended.seq == len(records)
+
+
+async def test_records_of_a_fork_name_who_forked_it() -> None:
+    async with Bench(["tools look a", "answer c"]) as source:
+        records = tuple(record.model_dump(mode="json") for record in source.records)
+    origin = Origin(workflow_id="run-0", run_id="x", step=2)
+    fork = Fork(origin=origin, records=records, message="Be brief.", by="ann")
+    async with Bench(["answer d"], fork=fork) as bench:
+        own = [(record.event, record.by) for record in bench.records[:2]]
+    assert own == [("Forked", "ann (claimed)"), ("Steered", "ann (claimed)")]
+    with pytest.raises(ValidationError, match="is not a name"):
+        Fork(origin=origin, by="ann (verified)")
 
 
 async def test_carried_run_of_another_machine_is_refused() -> None:

@@ -31,7 +31,7 @@ from workflows.certificate import Certificate
 from workflows.gate.stuck import StuckSettings
 from workflows.kernel.labels import Labels
 from workflows.kernel.log import Record
-from workflows.people import Amount, Approvals, People, values_in
+from workflows.people import Amount, Approvals, MaybePerson, People, values_in
 from workflows.status import Origin, RunResult, RunStatus, RunSummary
 from workflows.steps import StepLine
 from workflows.temporal_names import (
@@ -306,6 +306,8 @@ class Fork(Frozen):
     """Of the source run, from its first record up to the step. Empty once the run has begun."""
     message: str = ""
     """For the model: a person's message that the first question brings."""
+    by: MaybePerson = ""
+    """Who forked it, as its starter says; empty: nobody is named."""
 
 
 class Carry(Frozen):

@@ -58,6 +58,7 @@ __all__ = [
     "AtMost",
     "Bound",
     "DEFAULT_EFFECT_MODES",
+    "MaybePerson",
     "Person",
     "Group",
     "RequestSettings",

@@ -16,7 +16,7 @@ from activities.text import problems_text
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask, Carry
 from workflows.certificate import DIFFERS, INCOMPLETE, certificate_line
-from workflows.gate.approvals import label_problems, problem_text, problems
+from workflows.gate.approvals import label_problems, person_label, problem_text, problems
 from workflows.kernel.errors import DefinitionError, InputRefused, MachineError, NotRestored, restoring
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
@@ -258,13 +258,14 @@ def first_step(
             records = [Record.model_validate(record) for record in task.fork.records]
         reason = "; ".join(filter(None, (f"from run {origin.workflow_id}, step {origin.step}", said)))
         about = {**origin.model_dump(mode="json"), **certified}
+        by = person_label(task.fork.by, verified=False) if task.fork.by else "person"
         step = forked(
-            program, records, origin.step, now=now, by="person", reason=reason, about=about, ledger=ledger
+            program, records, origin.step, now=now, by=by, reason=reason, about=about, ledger=ledger
         )
         if not task.fork.message:
             return step
         message = Message(role="user", content=task.fork.message)
-        steered = steer(step, message, now=now, by="person")
+        steered = steer(step, message, now=now, by=by)
         return replace(steered, records=(*step.records, *steered.records))
     except MachineError as error:
         if error.suspension is None and task.fork:

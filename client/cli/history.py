@@ -16,13 +16,14 @@ from client.agents.yaml import YamlFile
 from client.cli import render, render_requests
 from client.cli.following import start
 from client.cli.interactive import confirm
-from client.cli.options import AgentName, CommonOptions, Json, RunName, Starting, command
+from client.cli.options import AgentName, By, CommonOptions, Json, RunName, Starting, command
 from client.cli.output import note, print_json, print_lines
 from client.cli.standard_input import read_text
 from client.cli.worker import check_worker, own_worker, remember_for_workers, task_queue
 from client.errors import UsageError
 from client.history.checkpoints import source_of
 from client.history.fork import ForkChanges, forked_task
+from client.keys import name_of
 from client.runs.steps import reply_before_text
 from client.runs.words import counted, plain
 from client.server.workerconfig import Allowed
@@ -216,6 +217,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         bool,
         typer.Option("--yes", "-y", help="Do not ask, although calls with outside effects are repeated."),
     ] = False,
+    by: By = None,
 ) -> int:
     """Start a new run from a step of another one: steps before it are not paid for again.
 
@@ -233,7 +235,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(common.client(settings))
         source = await source_of(client, await client.find(run))
-        task = pinned(forked_task(source, step, _changes(source, agent, sets or (), text)))
+        task = pinned(forked_task(source, step, _changes(source, agent, sets or (), text), by=name_of(by)))
         has_worker = await check_worker(client, starting, own=own)
         effects = await client.effects_to_repeat(source.run, step)
         _print_effects(effects, source, step)

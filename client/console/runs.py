@@ -337,7 +337,7 @@ async def fork(console: Console, request: Request) -> Response:
     if _fingerprint(effects) != form.get("seen"):
         return console.go("/fork", "More was done meanwhile; look again.", run=run, step=step)
     changes = ForkChanges(message=form.get("text", "").strip())
-    made = await console.agents.fork(run, step, changes)
+    made = await console.agents.fork(run, step, changes, by=console.signer)
     return console.go("/run", f"Forked from step {step} of {run}.", id=made)
 
 

@@ -38,11 +38,11 @@ class ForkChanges(Strict):
     message: str = Field(default="", description="for the model; the first question brings it")
 
 
-def forked_task(source: Source, step: int, changes: ForkChanges | None = None) -> AgentTask:
-    """The input of a new run that begins a step of another one again.
+def forked_task(source: Source, step: int, changes: ForkChanges | None = None, *, by: str = "") -> AgentTask:
+    """The input of a new run that begins a step of another one again; `by` says who wants it.
 
     Raises:
-        UsageError: the source has no such step, or the changes do not fit its agent.
+        UsageError: the source has no such step, `by` is not a name, or the changes do not fit its agent.
         RatchetError: its machine cannot be made here, or its task is not known any more.
     """
     changes = changes or ForkChanges()
@@ -59,7 +59,11 @@ def forked_task(source: Source, step: int, changes: ForkChanges | None = None) -
     values |= changes.model_dump(
         mode="json", include={"tools", "options", "approvals", "people"}, exclude_none=True
     )
-    values["fork"] = Fork(origin=origin, records=records, message=changes.message).model_dump(mode="json")
+    try:
+        fork = Fork(origin=origin, records=records, message=changes.message, by=by)
+    except ValidationError as error:
+        raise UsageError(f"run {source.run} cannot be forked: {problem_text(error, Fork)}") from error
+    values["fork"] = fork.model_dump(mode="json")
     try:
         forked = AgentTask.model_validate(values)
     except ValidationError as error:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from client.history.fork import ForkChanges, PastEffects
     from client.history.replay import ReplayResult
     from client.history.resets import Reset
+    from client.keys import Signer
     from client.runs.steps import CheckpointLine
     from client.server.embedded import Ports
 
@@ -231,22 +232,32 @@ class AgentClient(RunCommander):
         return await past_effects(self, run, step)
 
     async def fork(
-        self, run: str, step: int, changes: ForkChanges | None = None, *, new_id: str | None = None
+        self,
+        run: str,
+        step: int,
+        changes: ForkChanges | None = None,
+        *,
+        new_id: str | None = None,
+        by: str | Signer = "",
     ) -> str:
         """Start a new run from a step of another one, live or over; its id.
 
         Its log begins with the source's records, its ledger at 0. No earlier call is made again; calls from
         the step on are made again, with idempotency keys of their own.
 
+        Args:
+            by: who forks it, for the new run's log. The name is only claimed: a key does not sign a fork.
+
         Raises:
-            UsageError: the source has no such step, or the changes do not fit.
+            UsageError: the source has no such step, `by` is not a name, or the changes do not fit.
             DuplicateRun: a run with the new id exists.
         """
         from client.history.checkpoints import source_of
         from client.history.fork import forked_task
 
         source = await source_of(self, run)
-        return await self.start(forked_task(source, step, changes), new_id)
+        name = by if isinstance(by, str) else by.name
+        return await self.start(forked_task(source, step, changes, by=name), new_id)
 
     async def replay(self, run: str, step: int | None = None) -> ReplayResult:
         """Run it again from its history with today's code; nothing is called, and nothing changes.

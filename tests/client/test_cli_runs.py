@@ -268,6 +268,7 @@ def test_steps_fork_replay_and_compare(cli: Cli, done: str) -> None:
     forked = cli("fork", done, "--step", "2", "--id", "fork-1", "--yes", "--json", "--message", "Be brief.")
     assert forked.code == 0, forked.err
     assert forked.lines[-1]["origin"]["step"] == 2
+    assert [one["by"] for one in forked.lines if one.get("event") == "Forked"] == ["Ada (claimed)"]
     assert (cli.marks().count("uno"), cli.marks().count("due")) == (1, 2)
     compared = cli("compare", done, "fork-1", "--json").json
     assert compared["shared"] > 0
@@ -282,6 +283,14 @@ def test_steps_fork_replay_and_compare(cli: Cli, done: str) -> None:
         assert [line for line in found.out.splitlines() if line != line.rstrip()] == []
     first = cli("compare", done, "fork-1").out.partition("First difference")[2]
     assert re.findall(r"^  (done-1|fork-1) +\S", first, re.MULTILINE) == [done, "fork-1"]
+
+
+def test_fork_names_who_forked_it(cli: Cli, done: str) -> None:
+    refused = cli("fork", done, "--step", "1", "--yes", "--by", "ann (verified)")
+    assert (refused.code, "'ann (verified)' is not a name" in refused.err) == (2, True), refused.err
+    forked = cli("fork", done, "--step", "1", "--id", "named-1", "--yes", "--by", "ann")
+    assert (forked.code, "• Forked by ann (claimed): " in forked.out) == (0, True), forked.out
+    assert "      by ann (claimed)" in cli("log", "named-1").out.splitlines()
 
 
 def test_steps_that_a_fork_took_over_are_named(cli: Cli, done: str) -> None:

@@ -490,6 +490,7 @@ async def test_fork_and_comparison(browser: Browser, agents: AgentClient) -> Non
     answer = await browser.post(form.pop(""), **form)
     (made,) = parse_qs(urlsplit(answer.headers["location"]).query)["id"]
     assert (await agents.result(made)).origin is not None
+    assert [one.by for one in await agents.records(made) if one.event == "Forked"] == ["ada (claimed)"]
     assert "common origin" in (await browser.get("/compare", one=run, other=made)).text
 
 

@@ -233,7 +233,7 @@ async def test_steps_come_from_the_history_without_a_worker(tmp_path: Path) -> N
 
 async def test_fork_repeats_no_earlier_call(agents: AgentClient, settings: Settings) -> None:
     source = await agents.run(talk())
-    run = await agents.fork(source.workflow_id, 2)
+    run = await agents.fork(source.workflow_id, 2, by="ann")
     result = await agents.result(run)
     assert (result.ok, result.answer) == (True, "both")
     assert result.origin is not None
@@ -244,6 +244,7 @@ async def test_fork_repeats_no_earlier_call(agents: AgentClient, settings: Setti
     )
     copied = next(record.seq for record in records if record.event == FORKED)
     assert records[:copied] == before[:copied]
+    assert records[copied].by == "ann (claimed)"
     assert result.counters["tool_calls"] == 1
     assert (await agents.replay(run)).same
 
