@@ -160,13 +160,16 @@ def listing(columns: Iterable[str], rows: Iterable[Iterable[str]] = (), **option
 def record_block(
     record: Record, reading: Reading, before: Record | None = None, *, reason: bool = True
 ) -> Text:
-    """A record: where it led, why, what was called and what came of it, how long it took, and what had been
-    spent by then.
+    """A record: when it happened, where it led, why, what was called and what came of it, how long it took,
+    and what had been spent by then.
 
-    What had been spent is left out where the record `before` says the same.
+    The date and what had been spent are left out where the record `before` says the same.
     """
+    day, time_of_day = _day_and_time(record.at)
     block = Text()
-    block.append(f"{record.seq:>4}  ", style="dim")
+    if before is None or day != _day_and_time(before.at)[0]:
+        block.append(f"{day}\n", style="dim")
+    block.append(f"{record.seq:>4}  {time_of_day}  ", style="dim")
     block.append(plain(record.state), style="bold cyan")
     if record.to is not None and record.event != STARTED:
         block.append(" → ", style="dim")
@@ -203,6 +206,12 @@ def reset_block(reset: Reset) -> Text:
     elif not reset.calls:
         block.append("\n      the dropped part has made no call of a keyed or unsafe tool")
     return block
+
+
+def _day_and_time(at: float) -> tuple[str, str]:
+    """The date and the time of the day, as the local clock has them."""
+    day, time_of_day = clock(datetime.fromtimestamp(at, UTC)).split()
+    return day, time_of_day
 
 
 def _beginning(text: str, mark: str = "") -> str:

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.console import Console
 from activities.contracts import Message, NativeCall, ToolError, call_title
 from client.cli.live import LiveView
 from client.runs.pending import Heartbeat
+from client.runs.words import clock
 from workflows.api import RunResult
 from workflows.kernel.log import EDITED, LoggedCall, Record
 from workflows.status import RunStatus
@@ -181,11 +183,29 @@ def test_log_record_is_wrapped_below_itself_on_a_terminal() -> None:
     file = io.StringIO()
     view = LiveView(Console(file=file, width=60, force_terminal=True, color_system=None), verbose=True)
     view.show(record("ask", "Replied", "run", 1, **said(f"a\tb {'some words ' * 20}{LINK}")))
-    first, *lines = file.getvalue().rstrip().splitlines()
-    assert first.startswith("   1  ask → run  Replied")
+    _, first, *lines = file.getvalue().rstrip().splitlines()
+    assert first.endswith("ask → run  Replied   step 1")
     assert [line[:6].strip() for line in lines] == [""] * len(lines)
     assert all(len(line) <= 60 for line in lines)
     assert "".join(line.strip() for line in lines).count("words") == 20
+
+
+def test_log_record_says_when_it_happened() -> None:
+    moments = (1e9, 1e9 + 5, 1e9 + 86_400)
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=60, color_system=None), verbose=True)
+    for seq, at in enumerate(moments):
+        view.show(record("ask", "Replied", "run", 1, seq=seq, started=at, at=at))
+    (day, one), (_, two), (next_day, three) = (
+        clock(datetime.fromtimestamp(at, UTC)).split() for at in moments
+    )
+    assert file.getvalue().splitlines() == [
+        day,
+        f"   0  {one}  ask → run  Replied   step 1",
+        f"   1  {two}  ask → run  Replied   step 1",
+        next_day,
+        f"   2  {three}  ask → run  Replied   step 1",
+    ]
 
 
 def test_long_result_says_how_much_is_left_out() -> None:
