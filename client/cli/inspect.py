@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None)
+
+MAX_NAMED_RUNS = 10
+"""Runs that a message names."""
 
 
 @command(app, reads=True)
@@ -230,16 +233,14 @@ async def cancel(
     ] = False,
     broken: Annotated[
         bool,
-        typer.Option(
-            "--broken", help="End all runs that fail at every try, as --force does; lists them and asks."
-        ),
+        typer.Option("--broken", help="End all runs that a bug stops, as --force does; lists them and asks."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --broken: do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
     """Stop a run; it ends with the exit reason `cancelled`."""
     if broken is (run is not None):
-        raise UsageError("name the run to stop, or end all that fail at every try with --broken")
+        raise UsageError("name the run to stop, or end all that a bug stops with --broken")
     async with common.client() as client:
         if run is None:
             await _end_broken(client, yes=yes, as_json=as_json)
@@ -248,26 +249,49 @@ async def cancel(
 
 
 async def _end_broken(client: AgentClient, *, yes: bool, as_json: bool) -> None:
-    """End the runs whose newest task has failed and is tried again: not one that only waits."""
+    """End the runs that a bug stops, also those that only wait."""
     from client.cli.interactive import confirm
-    from client.runs.pending import bug_in
 
-    found: dict[str, str] = {}
-    for line in await client.list(running=True):
-        task = (await client.description(line.id)).raw_description.pending_workflow_task
-        if task.attempt > 1 and (bug := await bug_in(client.temporal, line.id)):
-            found[line.id] = bug
-    for run_id, bug in found.items():
-        note(plain(f"{run_id}: {bug}"))
+    found, unanswered = await _bugs(client)
+    for bug in found.values():
+        note(plain(str(bug)))
+    if unanswered:
+        note(_unanswered_text(unanswered))
     if found and not yes:
         await confirm(f"End {counted(len(found), 'run')} at once, without a result?")
     for run_id in found:
         with suppress(UnknownRun):  # it has ended with its outer run
             await client.cancel(run_id, force=True)
     if as_json:
-        print_json({"ended": [*found]})
+        print_json({"ended": [*found], "unanswered": [*unanswered]})
     else:
-        typer.echo(f"ended {counted(len(found), 'run')} that failed at every try")
+        typer.echo(f"ended {counted(len(found), 'run')} that a bug stops")
+
+
+async def _bugs(client: AgentClient) -> tuple[dict[str, MachineBug], dict[str, RatchetError]]:
+    """The bugs that stop runs, and why runs gave no answer; both by the id of the run."""
+    found: dict[str, MachineBug] = {}
+    unanswered: dict[str, RatchetError] = {}
+    for line in await client.list(running=True):
+        try:
+            if (bug := await client.bug(line.id)) is not None:
+                found[line.id] = bug
+        except (UnknownRun, RunFailed):  # it is over by now
+            continue
+        except RatchetError as error:
+            unanswered[line.id] = error
+    return found, unanswered
+
+
+def _unanswered_text(errors: Mapping[str, RatchetError]) -> str:
+    """Which runs may be broken, too, why nobody knows it, and what to do."""
+    names = ", ".join(list(errors)[:MAX_NAMED_RUNS])
+    more = f" and {len(errors) - MAX_NAMED_RUNS} more" if len(errors) > MAX_NAMED_RUNS else ""
+    return plain(
+        f"{counted(len(errors), 'run')} did not answer, so whether a bug stops them is not known: {names}"
+        f"{more} ({next(iter(errors.values()))}). `ratchet check` replays them with the code that is here; "
+        "`ratchet cancel RUN --force` ends one"
+    )
 
 
 async def _stop(client: AgentClient, run: str, *, force: bool, as_json: bool) -> None:

@@ -321,6 +321,21 @@ class ConnectedReader(RunReader):
                     run, bug, line.machine, line.state or await newest_state(self.temporal, run)
                 )
 
+    async def bug(self, run: str) -> MachineBug | None:
+        """The bug that stops a run; None: it answers, so none does. A run that only waits has no task that
+        could fail, so its worker is asked to replay it.
+
+        Raises:
+            NoWorker: it has no worker that could say so; or whatever else `query` raises.
+        """
+        try:
+            if (await self.description(run)).raw_description.pending_workflow_task.attempt > 1:
+                await self._check_bug(run)
+            await self.query(run, "status", RunStatus)
+        except MachineBug as error:
+            return error
+        return None
+
     async def raise_on_bug(self, run: str) -> None:
         """Wait until a bug has stopped the run several times from now on, then raise MachineBug; it never
         returns."""

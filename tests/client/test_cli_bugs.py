@@ -87,7 +87,11 @@ def test_all_runs_of_broken_code_are_ended_and_no_other(cli: Cli, tmp_path: Path
     assert cli("run", "--agent", agent, "--id", "broken", "Write.").code == 5
     assert cli("run", "--model", "scripted", "--id", "waits", "--detach", "Wait.").code == 0
     asked = cli("cancel", "--broken")
-    assert (asked.code, "broken: " in asked.err, "AttributeError" in asked.err) == (4, True, True), asked.err
+    assert (asked.code, "run broken cannot go on" in asked.err, "AttributeError" in asked.err) == (
+        4,
+        True,
+        True,
+    ), asked.err
     ended = cli("cancel", "--broken", "--yes", "--json").json["ended"]
     assert ("broken" in ended, "waits" in ended) == (True, False)
     running = {one["id"] for one in cli("list", "--running", "--json").lines}
@@ -182,6 +186,24 @@ def test_run_whose_code_broke_is_read_decided_and_mended(cli: Cli, tmp_path: Pat
         assert worker.wait(120) == 0
     machine.write_text(source)
     assert (alone(cli, "run", "--resume").code, alone(cli, "result", "asker").out.count("roses")) == (0, 1)
+
+
+def test_broken_run_that_only_waits_is_ended_too(cli: Cli, tmp_path: Path) -> None:
+    """It has no task that could fail, so its worker is asked; without one nobody knows."""
+    agent, machine = waiting_run(cli, tmp_path, "idle")
+    machine.write_text(
+        machine.read_text().replace("    yield AskPerson", "    c.nothing\n    yield AskPerson")
+    )
+    unasked = cli("cancel", "--broken", "--json")
+    assert "idle" in unasked.json["unanswered"]
+    for words in ("idle", "no worker", "`ratchet check`", "`ratchet cancel RUN --force`"):
+        assert words in unasked.err, unasked.err
+    with Forked(RATCHET, "dev", "--agent", agent, env=environment(**cli.variables)) as worker:
+        until(lambda: alone(cli, "show", "idle").code == 5)
+        ended = cli("cancel", "--broken", "--yes", "--json")
+        assert ("idle" in ended.json["ended"], "'nothing'" in ended.err) == (True, True), ended.err
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(120) == 0
 
 
 def test_machine_that_was_changed_is_named_with_what_to_do(data_dir: Path, tmp_path: Path) -> None:
