@@ -36,7 +36,7 @@ from activities.trust import trusted
 from client.agents.files import SCRIPTED, shipped_agents
 from client.agents.yaml import FileProblem, KeyPath, YamlFile, nearest, problems
 from client.errors import UsageError
-from client.server.workerconfig import recalled, register_modules, settings_from_environment
+from client.server.workerconfig import is_gone, recalled, register_modules, settings_from_environment
 
 if TYPE_CHECKING:
     from activities.contracts import JsonObject, ModelSpec, ScriptedReply, ToolSpec
@@ -352,7 +352,8 @@ def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Se
     have what a newer one has: a tool, machine, rule, policy or hook of the same name.
 
     A module that is `named` now, or by the environment, stays: its fault is an error for whoever loads it.
-    Gives a message for each reason why modules are left out.
+    Gives a message for each reason why modules are left out; one is that their files are gone, which the
+    settings leave out already.
     """
 
     def load(*modules: str) -> None:
@@ -370,6 +371,9 @@ def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Se
     remembered = [name for name in settings.modules if name not in needed]
     kept = [name for name in settings.modules if name in needed]
     left_out: dict[str, list[str]] = {}
+    every = recalled(settings.data_dir).modules
+    if gone := [name for name in every if name not in needed and is_gone(name)]:
+        left_out["the file is gone"] = gone
     try:
         load(*kept)
     except FAULTS:  # beside a module that is broken, nothing can be said of the others

@@ -153,7 +153,11 @@ def modules(
             typer.echo(f"forgot {name}")
         return
     known = workerconfig.recalled(common.data_dir)
-    rows = [module_facts(name) for name in known.modules]
+    gone = "the file is gone; bring it back, or forget it with --forget"
+    rows = [
+        {"module": name, "error": gone} if workerconfig.is_gone(name) else module_facts(name)
+        for name in known.modules
+    ]
     rows += [
         {"server": url} for url in dict.fromkeys((*known.base_urls, *filter(None, [known.openai_base_url])))
     ]

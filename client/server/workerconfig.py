@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from activities.contracts import ModelSpec
 
 __all__ = [
-    "Allowed", "forget", "load_settings", "memory_file", "recalled", "register_modules", "remember",
-    "settings_from_environment",
+    "Allowed", "forget", "is_gone", "load_settings", "memory_file", "recalled", "register_modules",
+    "remember", "settings_from_environment",
 ]  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def forget(data_dir: Path, names: Iterable[str] | None = None) -> tuple[str, ...
     Raises:
         UsageError: a name is not remembered, or the user's state folder cannot be written.
     """
-    known = _kept(data_dir)
+    known = recalled(data_dir)
     every = {*known.modules, *known.base_urls, *filter(None, [known.openai_base_url])}
     wanted = every if names is None else set(names)
     if unknown := sorted(wanted - every):
@@ -121,17 +121,17 @@ def _keep(data_dir: Path, allowed: Allowed) -> None:
         ) from error
 
 
-def _kept(data_dir: Path) -> Allowed:
+def recalled(data_dir: Path) -> Allowed:
+    """What commands of this directory have named, the newest last."""
     try:
         return Allowed.model_validate_json(read_configuration(memory_file(data_dir)))
     except (OSError, UsageError, ValidationError):
         return Allowed()
 
 
-def recalled(data_dir: Path) -> Allowed:
-    """What commands of this directory have named, the newest last; files that are gone are left out."""
-    known = _kept(data_dir)
-    return known.model_copy(update={"modules": tuple(m for m in known.modules if Path(m).is_file())})
+def is_gone(module: str) -> bool:
+    """The file of a module that a command of this directory has named is not there any more."""
+    return not Path(module).is_file()
 
 
 def memory_file(data_dir: Path) -> Path:
@@ -185,9 +185,12 @@ def _problem(location: tuple[int | str, ...], message: str) -> str:
 
 def load_settings(data_dir: Path | None = None, allowed: Allowed | None = None) -> Settings:
     """Settings from the environment, with what is remembered of the directory and what is named now.
+    Remembered files that are gone are left out.
 
     Raises:
         UsageError: a variable of the environment has a wrong value.
     """
     plain = settings_from_environment(data_dir)
-    return (recalled(plain.data_dir) | (allowed or Allowed())).added_to(plain)
+    known = recalled(plain.data_dir)
+    there = known.model_copy(update={"modules": tuple(name for name in known.modules if not is_gone(name))})
+    return (there | (allowed or Allowed())).added_to(plain)

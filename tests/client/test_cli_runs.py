@@ -194,6 +194,20 @@ def test_remembered_modules_are_listed_and_forgotten(tmp_path: Path) -> None:
     assert not cli("modules").out
 
 
+def test_remembered_module_that_is_gone_is_told_until_forgotten(tmp_path: Path) -> None:
+    cli, module = Cli(tmp_path, tmp_path), tmp_path / "gone.py"
+    remember(tmp_path, Allowed(modules=(str(module),)))
+    for _ in range(2):
+        found = cli("machines")
+        assert found.err.count(f"left out {module}, which an earlier command named: the file is gone") == 1
+        assert (found.code, f"`ratchet modules --forget {module}`" in found.err) == (0, True), found.err
+        remember(tmp_path, Allowed(modules=(str(TOOLS),)))
+    listed, _ = cli("modules", "--json").lines
+    assert (listed["module"], "the file is gone" in listed["error"]) == (str(module), True)
+    assert cli("modules", "--forget", str(module)).code == 0
+    assert not cli("machines").err
+
+
 def test_run_gets_nothing_of_module_that_only_earlier_command_named(cli: Cli, tmp_path: Path) -> None:
     home, file, agent = Path(cli.variables["RATCHET_DATA_DIR"]), tmp_path / "v1.py", tmp_path / "v2.yaml"
     mine = (ROOT / "examples" / "new" / "my_machine.py").read_text()
