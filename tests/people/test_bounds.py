@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from activities.contracts import AskModel, EffectFailed, ToolInput, ToolResult
@@ -367,6 +367,7 @@ async def play(plans: list[str], actions: list[str], hops: bool) -> Bench:
     actions=st.lists(st.sampled_from(ACTIONS), max_size=8),
     hops=st.booleans(),
 )
+@example(plans=["tools pay 30; pay 30"] * 6, actions=[], hops=False)  # people are asked about the circle
 def test_what_runs_unasked_never_passes_a_bound(plans: list[str], actions: list[str], hops: bool) -> None:
     run = asyncio.run(play(plans, actions, hops))
     amounts = unasked(run)

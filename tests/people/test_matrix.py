@@ -92,6 +92,7 @@ DECISIONS: dict[str, dict[str, Any]] = {
     "limit": {"verb": "topup", "amounts": {"model_calls": 5}},
     "trouble": {"verb": "retry"},
     "outcome": {"verb": "retry"},
+    "stuck": {"verb": "resume"},
 }
 
 
