@@ -8,6 +8,8 @@ import sys
 from importlib.util import find_spec
 from typing import NoReturn
 
+from client.cli import quick
+
 __all__ = ["main"]
 
 
@@ -17,8 +19,8 @@ def main() -> NoReturn:
     While modules are imported, Ctrl-C ends the process at once and without a traceback. Commands then take it
     as Python does (`client/cli/options.py`).
     """
-    gc.disable()  # modules are no garbage, and looking for some would take a tenth of a start; see `command`
     gc.set_threshold(50_000)
+    quick.begin("".join(sys.argv[1:2]))
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for package in ("activities.contracts", "workflows.kernel"):

@@ -6,9 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["call_title", "edited_title"]
+__all__ = ["THEN_THE_MODEL", "call_title", "edited_title"]
 
-_as_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes an encoder for each value
+THEN_THE_MODEL = ", then the model"
+"""Behind the title of an activity that also asks the question after its call."""
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
+"""`json.dumps` would make an encoder for each value."""
 
 
 def call_title(tool: str, arguments: Mapping[str, Any]) -> str:

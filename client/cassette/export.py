@@ -50,10 +50,11 @@ async def _record(agents: ConnectedReader, recorder: Recorder, run: str) -> None
     for execution in executions:
         found = await replayed(plugin_of(agents.temporal), execution.history, recorder)
         if found.failure is not None:
+            is_refused = found.instance is not None and found.instance.problem
             raise RatchetError(
                 f"run {run} cannot be replayed here, so it cannot be exported: {explained(found)}. "
-                "Export it with the code that it ran with; name a file that is not loaded with "
-                "RATCHET_MODULES='[\"FILE\"]'"
+                "Export it with the code that it ran with"
+                + ("; name a file that is not loaded with RATCHET_MODULES='[\"FILE\"]'" if is_refused else "")
             )
     for execution in executions:
         for event in execution.history.events:

@@ -28,9 +28,6 @@ from client.runs.words import plain
 __all__ = ["COMMANDS", "EXIT_CODES", "GROUPS", "app", "execute", "main"]
 
 INTERRUPTED = 130
-READING = ("costs", "inspect", "lists")
-"""Modules of commands that read runs: they do without plugins of pydantic. To look for some in all installed
-packages would take a tenth of their time."""
 EXIT_CODES = {
     0: "done, or sent",
     1: "it failed, or there is no such thing",
@@ -243,8 +240,6 @@ def main() -> NoReturn:
     It leaves without the interpreter's own end: the threads of Temporal's core can abort that.
     """
     _open_streams()
-    if COMMANDS.get("".join(sys.argv[1:2]), ("",))[0] in READING:
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     code = execute()
     try:
         sys.stdout.flush()

@@ -20,7 +20,7 @@ __all__ = ["app"]
 app = typer.Typer(rich_markup_mode=None)
 
 
-@command(app, reads=True)
+@command(app)
 async def costs(
     common: CommonOptions,
     run: Annotated[str | None, typer.Argument(hidden=True)] = None,

@@ -44,7 +44,7 @@ MAX_NAMED_RUNS = 10
 """Runs that a message names."""
 
 
-@command(app, reads=True)
+@command(app)
 async def show(
     common: CommonOptions,
     run: RunName,
@@ -126,7 +126,7 @@ async def _show_step(common: CommonOptions, run: str, step: int, as_json: bool) 
         render.out().print(render.snapshot_block(snapshot))
 
 
-@command(app, reads=True)
+@command(app)
 async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> None:
     """List a run's steps: what each did, and which of them the run can go back to."""
     from client.runs.steps import checkpoint_lines
@@ -156,7 +156,7 @@ def _note_source(found: RunLog) -> None:
         raise found.unanswered
 
 
-@command(app, reads=True)
+@command(app)
 async def log(
     common: CommonOptions,
     run: RunName,
@@ -202,7 +202,7 @@ async def watch(common: CommonOptions, run: RunName, verbose: Verbose = False, a
         return INTERRUPTED
 
 
-@command(app, reads=True)
+@command(app)
 async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> int:
     """Print what came out of a run that is over; exit code 1 when it did not reach its goal."""
     async with common.runs() as client:

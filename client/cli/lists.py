@@ -39,7 +39,7 @@ class Filters:
     ] = None
 
 
-@command(app, "list", reads=True)
+@command(app, "list")
 async def list_runs(
     common: CommonOptions,
     which: Filters,
@@ -65,7 +65,7 @@ async def list_runs(
         note(problem)
 
 
-@command(app, reads=True)
+@command(app)
 async def inbox(
     common: CommonOptions,
     run: Annotated[str | None, typer.Argument(help="Show all that this run asks, in full.")] = None,

@@ -8,14 +8,12 @@
 A parameter whose type is a dataclass means one option for each of its fields. What the function returns is
 the exit code; None is 0. One that waits for nothing need not be `async`.
 
-A command that `reads` runs from files begins without an event loop and without looking for garbage: asyncio
-alone takes a sixth of its time to import. It has a loop from where it connects to a server, and waits for
-nothing else before.
+A command that reads runs (`READS`) begins without an event loop. It gets one where it connects to a server;
+until then it must wait for nothing.
 """
 
 from __future__ import annotations
 
-import gc
 import inspect
 import re
 import signal
@@ -31,6 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hin
 
 import typer
 
+from client.cli import quick
 from client.cli.plain_params import PlainCommand
 from client.errors import UsageError
 
@@ -254,9 +253,8 @@ class Starting:
             )
 
 
-def command(app: typer.Typer, name: str | None = None, *, reads: bool = False) -> Callable[[Work], Work]:
-    """Register a function as a command under its own name, or `name`. `reads`: it begins without an event
-    loop, and gets its runs from `CommonOptions.runs`."""
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
+    """Register a function as a command under its own name, or `name`."""
 
     def register(work: Work) -> Work:
         signature = inspect.signature(work, eval_str=True)
@@ -269,8 +267,9 @@ def command(app: typer.Typer, name: str | None = None, *, reads: bool = False) -
                 options[group] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
             if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by client/start.py
                 signal.signal(signal.SIGINT, signal.default_int_handler)
+            reads = (name or work.__name__) in quick.READS
             if not reads:
-                gc.enable()  # `client/start.py` has no garbage looked for while modules are imported
+                quick.end()
             try:
                 ended = work(**options)
                 code = _run(ended, reads) if isinstance(ended, Coroutine) else ended
@@ -301,13 +300,14 @@ def _options(kind: Any) -> Iterable[inspect.Parameter]:
 
 
 def _run(work: Coroutine[Any, Any, ExitCode], reads: bool) -> ExitCode:
-    """Run it to its end. SIGTERM and SIGHUP end the command in order, as Ctrl-C does."""
+    """Run it to its end. SIGTERM and SIGHUP end the command in order, as Ctrl-C does; while it only reads
+    files, at once."""
     if reads:
         try:
             work.send(None)
         except StopIteration as ended:
-            return ended.value  # type: ignore[no-any-return]  # what the coroutine returned
-    gc.enable()
+            return ended.value  # type: ignore[no-any-return]  # a StopIteration may hold anything
+        quick.end()
     import asyncio
 
     async def stoppable() -> ExitCode:
@@ -323,17 +323,14 @@ def _run(work: Coroutine[Any, Any, ExitCode], reads: bool) -> ExitCode:
         return asyncio.run(stoppable())
     except asyncio.CancelledError:
         return INTERRUPTED
+    finally:
+        work.close()  # where there can be no event loop: it may have begun
 
 
 @coroutine
 def _event_loop() -> Generator[None, None, None]:
-    """Wait until there is one."""
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        yield  # `_run` begins one
+    """Wait until there is one: `_run` begins it. In one, this is `asyncio.sleep(0)`."""
+    yield
 
 
 @coroutine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from activities.contracts import (
     ToolSpec,
     ToolsReturned,
 )
-from activities.contracts.titles import call_title
+from activities.contracts.titles import THEN_THE_MODEL
 from activities.store.encryption import KeyMissing, NotDecrypted
 from client.errors import RatchetError
 from client.runs.archived import ArchivedRuns
@@ -59,6 +60,8 @@ ENDED_CALL = {
     "activity_task_canceled_event_attributes",
 }
 """How the events that end an activity name what they have."""
+ID_END = re.compile(r"(\+\d+)?@[^@]*$")
+"""Of an activity's id: how often the call was made again, and its digest. The log has the id without them."""
 HISTORY = "history"
 """In `about` of a record that no machine wrote: a call, as Temporal's history has it."""
 ENDS = {
@@ -154,16 +157,12 @@ async def _answer_fields(
     kind = scheduled.activity_type.name
     if kind not in ANSWER_TYPES:
         return ()
+    title = (await _value(converter, [call.user_metadata.summary], str)).removesuffix(THEN_THE_MODEL)
+    ended = LoggedCall(kind=kind, id=ID_END.sub("", scheduled.activity_id), title=title)
     if kind == "call_tool":
         wanted = await _value(converter, scheduled.input.payloads, ToolInput)
-        of_call = {
-            "kind": "call_tools", "title": call_title(wanted.tool, wanted.arguments), "tool": wanted.tool,
-            "arguments": wanted.arguments,
-        }  # fmt: skip
-    else:
-        of_call = {"kind": kind, "title": await _value(converter, [call.user_metadata.summary], str)}
-    # the log has the id without the digest behind it (`Performer.perform`)
-    ended = LoggedCall(id=scheduled.activity_id.partition("@")[0], **of_call)
+        of_tool = {"kind": "call_tools", "tool": wanted.tool, "arguments": wanted.arguments}
+        ended = ended.model_copy(update=of_tool)
     if not event.HasField("activity_task_completed_event_attributes"):
         failed, text = event.activity_task_failed_event_attributes, ""
         error = "failed" if event.HasField("activity_task_failed_event_attributes") else "unknown_outcome"

@@ -65,7 +65,7 @@ class RunFiles:
         """Its id, as the rows have it."""
         self._names: dict[str, str] = {}
         """Column of a search attribute -> its name."""
-        self._executions: dict[str, list[RunLine] | None] = {}
+        self._over: dict[str, list[RunLine]] = {}
 
     def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> list[RunLine] | None:
         """The newest execution of each run of a filter, the newest first."""
@@ -77,10 +77,13 @@ class RunFiles:
         return None if found is None else sum(found)
 
     def executions(self, run: str) -> list[RunLine] | None:
-        """Of one run, the newest last; as they were when they were asked for first."""
-        if run not in self._executions:
-            self._executions[run] = self._read(ONE, self._line, run=run)
-        return self._executions[run]
+        """Of one run, the newest last. Those of a run that is over are read once."""
+        if (known := self._over.get(run)) is not None:
+            return known
+        found = self._read(ONE, self._line, run=run)
+        if found and not found[-1].is_running:
+            self._over[run] = found
+        return found
 
     def is_served(self) -> bool:
         """The server runs now. Without one there is no worker, either."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from client.agents.files import shipped_agents, shipped_facts
+from client.cli.app import execute
 
 PROGRAM = """
 import sys
@@ -59,6 +63,53 @@ def test_commands_import_no_more_than_they_show(tmp_path: Path) -> None:
         "run --tool nothing hi 2 rich.console structlog jsonschema",
         "connecting 0 cryptography temporalio",
     ], done.stdout + done.stderr
+
+
+QUICK = """
+import gc, os, sys
+import typer
+from client.cli import options, quick
+app = typer.Typer()
+def state():
+    return gc.isenabled(), quick.NO_PLUGINS in os.environ, "asyncio" in sys.modules
+@options.command(app, sys.argv[1])
+async def work(connects: bool = False) -> None:
+    print(*state())
+    if connects:
+        await options._event_loop()
+        print(*state())
+quick.begin(sys.argv[1])
+app(sys.argv[2:], standalone_mode=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "states"),
+    [
+        ("show", ["False True False"]),
+        ("show --connects", ["False True False", "True False True"]),
+        ("watch --connects", ["True False True", "True False True"]),
+    ],
+)
+def test_what_a_quick_start_leaves_out_comes_later(words: str, states: list[str]) -> None:
+    """Whether garbage is looked for, pydantic is without plugins, and asyncio was imported."""
+    own = {name: value for name, value in os.environ.items() if name != "PYDANTIC_DISABLE_PLUGINS"}
+    done = subprocess.run(
+        [sys.executable, "-c", QUICK, *words.split()], env={**own, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == states
+
+
+def test_command_that_is_called_changes_nothing_of_its_program(tmp_path: Path) -> None:
+    was, gc_was = dict(os.environ), gc.isenabled()
+    gc.disable()
+    try:
+        for name in ("list", "modules"):
+            assert execute([name, "--data-dir", str(tmp_path)]) == 0
+        assert (gc.isenabled(), dict(os.environ)) == (False, was)
+    finally:
+        (gc.enable if gc_was else gc.disable)()
 
 
 def test_list_shows_changed_shipped_agent_as_it_is(tmp_path: Path) -> None:

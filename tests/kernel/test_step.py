@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import pytest
@@ -438,7 +438,10 @@ def test_changed_copy_is_that_of_dataclasses() -> None:
     )  # fmt: skip
     for one, values in given:
         assert changed(one, **values) == replace(one, **values) != one
-        assert not hasattr(one, "__post_init__")  # which a copy would leave out
+        kind = type(one)
+        assert all(field.init for field in fields(kind)), "the constructor does nothing else"
+        assert not hasattr(kind, "__post_init__")
+        assert not any(isinstance(value, cached_property) for value in vars(kind).values())
 
 
 def test_words_of_thought_or_call_are_logged_once() -> None:

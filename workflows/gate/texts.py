@@ -179,8 +179,9 @@ def decided_by(request: Request) -> str:
 
 def outcome_text(request: Request) -> str:
     """How a decided request was closed, for the log; the record itself names one person, not several."""
-    is_one = request.deciding_vote is None or len(agreeing_votes(request, request.deciding_vote)) == 1
-    return _outcome(request, "" if is_one else f", {decided_by(request)}")
+    vote = request.deciding_vote
+    is_one = vote is not None and len(agreeing_votes(request, vote)) == 1
+    return _outcome(request, "" if is_one else decided_by(request))
 
 
 def _outcome(request: Request, who: str) -> str:
@@ -192,13 +193,13 @@ def _outcome(request: Request, who: str) -> str:
         change = f" by {amounts}" if amounts else change
         comment = f": {vote.text}" if vote.text else ""
     about = f"{request.id} {request.kind} {request.tool or ''}".strip()
-    return f"{about} {request.outcome.replace('_', ' ')}{change}{who}{comment}"
+    return f"{about} {request.outcome.replace('_', ' ')}{change}{who and f', {who}'}{comment}"
 
 
 def decision_text(request: Request) -> str:
     """How it was decided and what was asked, for a model. A JSON string: a model may have written that."""
-    told = _outcome(request, f", {decided_by(request)}")
-    return f"{told} (asked: {json.dumps(_cut(request.text), ensure_ascii=False)})"
+    asked = json.dumps(_cut(request.text), ensure_ascii=False)
+    return f"{_outcome(request, decided_by(request))} (asked: {asked})"
 
 
 def abort_reason(request: Request) -> str:

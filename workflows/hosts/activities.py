@@ -59,6 +59,7 @@ from activities.contracts import (
     ToolsWanted,
     text_digest,
 )
+from activities.contracts.titles import THEN_THE_MODEL
 from activities.handover import Handover, NextPrompt, handed_over
 from workflows import registry
 from workflows.api import AgentTask
@@ -280,7 +281,7 @@ class Performer:
         seconds = self._tool_seconds(request.tool)
         asking = _question_seconds(self.task)
         early = site.next_question is not None and seconds + asking < site.seconds
-        title = f"{site.title[:180]}, then the model" if early else site.title
+        title = f"{site.title[:180]}{THEN_THE_MODEL}" if early else site.title
         with self._handed_over(site.key, self._question_after(site)) if early else nullcontext():
             try:
                 result = await self._activity(
