@@ -19,9 +19,9 @@ LOCKS := requirements.lock deploy/worker.lock deploy/build.lock
 # Commands and tests start many processes: none should compile every module again, as some images do.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Files in the order of tests/conftest.py: what waits first, so that no core is idle in the end. A test waits for a
-# quarter of its time, so there are more workers than two cores have room for.
-AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
+# Files in the order of tests/conftest.py: some wait while others compute, so there are more workers than two cores
+# have room for.
+AT_ONCE := -n 6 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-all chaos check style types lock docs bench profile wheel wheel-test clean
 
@@ -29,9 +29,11 @@ run: $(STAMP)
 	@$(BIN)/ratchet run --agent examples/agents/log_detective.yaml \
 		"Which service fails most, and since when?"
 
-# mypy takes half a minute of one core where nothing is cached, while the first tests wait for servers: they run
-# side by side, and mypy speaks last. CONTRIBUTING.md says what is in which suite.
+# mypy takes half a minute of one core where nothing is cached: it runs beside the tests, and speaks last. Meanwhile
+# the tests are read once, so that what pytest makes of them is cached and not made by every worker.
+# CONTRIBUTING.md says what is in which suite.
 BESIDE_TYPES = $(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
+	$(BIN)/pytest --collect-only > $(VENV)/collected.txt 2>&1; \
 	$(1); tests=$$?; wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests | types))
 
 test: style

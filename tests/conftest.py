@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,18 +47,22 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with servers and processes of their own come first: they wait a lot, and each file is one piece
-    of work for a worker of xdist."""
+    """Files whose tests wait and files whose tests compute take turns, so that no core is idle: each file is
+    one piece of work for a worker of xdist. The longest begin, and those that wait end first."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = [path for path in files if WAITING & {*path.parts, path.stem}]
+    busy = [path for path in files if path not in waiting]
+    place = {path: number / len(waiting) for number, path in enumerate(waiting)}
+    place |= {path: 0.2 + number / len(busy) for number, path in enumerate(busy)}
+    place |= {path: LONGEST.index(path.stem) - len(LONGEST) for path in files if path.stem in LONGEST}
+    items[:] = [item for path in sorted(files, key=place.__getitem__) for item in files[path]]
 
-    def place(item: pytest.Item) -> int:
-        parts = (*item.path.parts, item.path.stem)
-        return next((number for number, name in enumerate(WAITING) if name in parts), len(WAITING))
 
-    items.sort(key=place)
-
-
-WAITING = ("test_docs", "server", "client", "mcp")
-"""Folders and files of such tests."""
+WAITING = {"test_docs", "server", "client", "mcp"}
+"""Folders and files of tests with servers and processes of their own."""
+LONGEST = ("test_cli_bugs", "test_cli_verify_agent", "test_crash", "test_cli_process", "test_console")
 Environ = MutableMapping[str, str]
 
 

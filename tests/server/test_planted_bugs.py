@@ -37,7 +37,7 @@ SECONDS = 20
 """For exploring one scenario."""
 DEADLINE = 2
 """Seconds after which a request expires, so that no test waits for a minute."""
-IN_MAKE_TEST = ("money_desk, all: ask", "tools, unknown tools are reported: INIT", "react, rules: human")
+IN_MAKE_TEST = ("money_desk, all: ask", "tools, unknown tools are reported: INIT", "planner, simple, simple")
 """How the names of those begin that are always played."""
 
 

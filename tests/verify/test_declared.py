@@ -592,7 +592,17 @@ def machines() -> Iterator[tuple[str, Machine]]:
         yield module.MACHINE.name, module.MACHINE
 
 
-@pytest.mark.parametrize(("name", "machine"), [pytest.param(*one, id=one[0]) for one in machines()])
+QUICK = ("planner, simple", "refund_desk", "my_machine")
+"""The others are many and large, and show nothing else."""
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [
+        pytest.param(*one, id=one[0], marks=() if one[0] in QUICK else pytest.mark.exhaustive)
+        for one in machines()
+    ],
+)
 def test_shipped_machine_is_as_declared(name: str, machine: Machine) -> None:
     """Nothing is wrong in any, and what data decides is this and no more."""
     found = findings(machine)
