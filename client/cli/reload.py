@@ -24,7 +24,7 @@ from client.agents.catalog import Catalog, module_facts
 from client.agents.files import agents_here
 from client.cli.output import note
 from client.errors import UsageError
-from client.server.workerconfig import Allowed, load_settings
+from client.server.workerconfig import Allowed, load_settings, recalled
 
 __all__ = ["changed", "check", "held", "let_go", "loaded_lines", "stamps", "start_again", "watched"]
 
@@ -38,7 +38,7 @@ Stamps = Mapping[Path, tuple[int, int] | None]
 
 async def changed(agents: Sequence[str], settings: Settings, before: Stamps) -> None:
     """Wait until a file of the agents or of the worker's modules has changed since `before`, and all of them
-    can be loaded. What cannot be loaded is named, and what was loaded stays in use."""
+    can be loaded. What cannot be loaded is named, and nothing else happens."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         now = stamps(before)
@@ -47,7 +47,7 @@ async def changed(agents: Sequence[str], settings: Settings, before: Stamps) -> 
         files = ", ".join(path.name for path in now if now[path] != before[path])
         before, problem = now, await _problem(agents, settings)
         if problem:
-            note(f"{problem}\nnot reloaded: what was loaded before stays in use")
+            note(f"{problem}\nnot reloaded: all stays as it is until that is mended")
         elif stamps(before) == before:  # else it was changed again since it was checked
             note(f"{files} changed: the worker starts again")
             return
@@ -65,9 +65,10 @@ def stamps(files: Iterable[Path]) -> Stamps:
 
 
 def watched(agents: Sequence[str], settings: Settings) -> set[Path]:
-    """The agent files, the worker's modules, and what was imported from beside them."""
+    """The agent files, the worker's modules, even those that are gone, and what was imported from beside."""
     own = {find_agent(name).resolve() for name in agents}
-    own |= {Path(name).resolve() for name in settings.modules if name.endswith(".py")}
+    modules = (*settings.modules, *recalled(settings.data_dir).modules)
+    own |= {Path(name).resolve() for name in modules if name.endswith(".py")}
     files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     return own | {path for path in map(Path, files) if path.parent in {one.parent for one in own}}
 
@@ -153,8 +154,9 @@ def held(home: Path) -> int:
     return lock
 
 
-def let_go() -> None:
-    """In the new process, once it has joined the server: give the lock back."""
-    if lock := os.environ.pop(LOCK_VARIABLE, ""):
-        with suppress(OSError, ValueError):
-            os.close(int(lock))
+def let_go() -> bool:
+    """In the new process, once it has joined the server: give the lock back. False: it is no new process."""
+    lock = os.environ.pop(LOCK_VARIABLE, "")
+    with suppress(OSError, ValueError):
+        os.close(int(lock))
+    return bool(lock)

@@ -67,9 +67,13 @@ async def run(
 async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl = None) -> int:
     """Run the embedded server, a worker and the console until Ctrl-C. It reloads changed code."""
     from client.cli import reload, render
-    from client.cli.worker import own_worker, remember_for_workers, until_seen
-    from client.console.app import serving_console
-    from client.keys import signer
+    from client.cli.worker import (
+        continue_stopped,
+        own_worker,
+        remember_for_workers,
+        until_harmless,
+        until_seen,
+    )
 
     agents = agent or []
     settings, allowed = _settings(
@@ -79,21 +83,28 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
     try:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(common.client(settings, "terminal", codec=True))
-            reload.let_go()
+            again = reload.let_go()
             await remember_for_workers(client, settings, allowed)
             before = reload.stamps(reload.watched(agents, settings))
-            await stack.enter_async_context(own_worker(client, settings))
-            await until_seen(client)
-            link = await stack.enter_async_context(serving_console(client, signer()))
-            notes.print(f"Console   {link}", soft_wrap=True)
-            notes.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
-            if client.ui:
-                notes.print(f"Web UI    {client.ui}{await _decode_for_ui(settings, stack)}")
-                notes.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
+            problem = ""
+            try:
+                await stack.enter_async_context(own_worker(client, settings))
+                await until_seen(client)
+            except UsageError as error:
+                if not again:
+                    raise
+                problem = str(error)
+            await _serve_pages(client, settings, stack)
             for line in reload.loaded_lines(agents, settings):
                 notes.print(plain(line), soft_wrap=True)
-            notes.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
-            await _until_changed(client, settings, reload.changed(agents, settings, before))
+            if problem:
+                note(f"{problem}\nno worker runs here until that is mended, or Ctrl-C")
+            else:
+                notes.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
+            await _first_of(
+                reload.changed(agents, settings, before),
+                until_harmless(client, settings) if problem else continue_stopped(client, settings),
+            )
             lock = reload.held(settings.data_dir) if client.ui else None
     except asyncio.CancelledError:
         notes.print("stopped")
@@ -101,11 +112,24 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
     return reload.start_again(lock)
 
 
-async def _until_changed(client: AgentClient, settings: Settings, changed: Coroutine[Any, Any, None]) -> None:
-    """Continue runs whose own command stops, until the code has changed."""
-    from client.cli.worker import continue_stopped
+async def _serve_pages(client: AgentClient, settings: Settings, stack: AsyncExitStack) -> None:
+    """Serve the console, and what the Web UI needs; print where they are."""
+    from client.cli import render
+    from client.console.app import serving_console
+    from client.keys import signer
 
-    tasks = {asyncio.create_task(changed), asyncio.create_task(continue_stopped(client, settings))}
+    notes = render.notes()
+    link = await stack.enter_async_context(serving_console(client, signer()))
+    notes.print(f"Console   {link}", soft_wrap=True)
+    notes.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
+    if client.ui:
+        notes.print(f"Web UI    {client.ui}{await _decode_for_ui(settings, stack)}")
+        notes.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
+
+
+async def _first_of(*waiting: Coroutine[Any, Any, None]) -> None:
+    """Wait for one of them, and cancel the others."""
+    tasks = [asyncio.create_task(one) for one in waiting]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OTHER_WORKERS", "check_worker", "continue_stopped", "own_worker", "remember_for_workers", "task_queue",
-    "until_seen",
+    "until_harmless", "until_seen",
 ]  # fmt: skip
 
 MAX_NAMED_RUNS = 10
@@ -101,6 +101,14 @@ async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_
         queues |= {line.task_queue for line in lines}
     async with client.connection.working(*queues):
         yield
+
+
+async def until_harmless(client: AgentClient, settings: Settings) -> None:
+    """Wait until a worker with these settings would break no run: those that it would break are over."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        with suppress(RatchetError):
+            return await _check_waiting(client, settings, await client.list(running=True))
 
 
 async def until_seen(client: AgentClient) -> None:

@@ -6,6 +6,8 @@ import json
 import re
 import signal
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2 as httpx
@@ -221,34 +223,64 @@ def approved(cli: Cli, run: str) -> str:
     return cli("log", run).out
 
 
+@contextmanager
+def developing(cli: Cli, *words: str) -> Iterator[Callable[[str], bool]]:
+    """`ratchet dev` in a process that may replace itself; whether a line of what it says has a text."""
+    env = environment(**cli.variables)
+    with subprocess.Popen(
+        [*PROGRAM, "dev", *words], stderr=subprocess.PIPE, text=True, cwd=ROOT, env=env
+    ) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        try:
+            yield lambda text: any(text in line for line in lines)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(120) == 0
+        finally:
+            process.kill()
+
+
 def test_dev_reloads_code_that_changed_unless_it_is_broken(data_dir: Path, tmp_path: Path) -> None:
     """A run that waits goes on with the new code, at the same server."""
     (agent, tool), cli = noting(tmp_path), Cli(data_dir, tmp_path)
-    env = environment(**cli.variables)
-    words = [*PROGRAM, "dev", "--agent", agent]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=env) as worker:
-        assert worker.stderr is not None
-        lines = iter(worker.stderr.readline, "")
-        try:
-            assert any(f"{tool}   tool note" in line for line in lines)
-            assert any("A worker runs here" in line for line in lines)
-            server = running_server(data_dir)
-            for run in ("old", "new"):
-                assert cli("run", "--agent", agent, "--id", run, "--detach", "go").code == 0
-                waits(cli, run)
-            tool.write_text("def")
-            assert any(f"{tool}: line 1: SyntaxError" in line for line in lines)
-            assert any("what was loaded before stays in use" in line for line in lines)
-            assert "noted by the first tool" in approved(cli, "old")
-            tool.write_text(TOOL.format(version="second"))
-            assert any("A worker runs here" in line for line in lines)
-            assert running_server(data_dir) == server
-            assert "noted by the second tool" in approved(cli, "new")
-            worker.send_signal(signal.SIGINT)
-            assert worker.wait(120) == 0
-        finally:
-            worker.kill()
+    with developing(cli, "--agent", agent) as says:
+        assert says(f"{tool}   tool note")
+        assert says("A worker runs here")
+        server = running_server(data_dir)
+        for run in ("old", "new"):
+            assert cli("run", "--agent", agent, "--id", run, "--detach", "go").code == 0
+            waits(cli, run)
+        tool.write_text("def")
+        assert says(f"{tool}: line 1: SyntaxError")
+        assert says("not reloaded: all stays as it is")
+        assert "noted by the first tool" in approved(cli, "old")
+        tool.write_text(TOOL.format(version="second"))
+        assert says("A worker runs here")
+        assert running_server(data_dir) == server
+        assert "noted by the second tool" in approved(cli, "new")
     assert running_server(data_dir) is None
+
+
+@pytest.mark.parametrize("way", ["back", pytest.param("ended", marks=pytest.mark.exhaustive)])
+def test_dev_waits_until_its_code_breaks_no_run_any_more(data_dir: Path, tmp_path: Path, way: str) -> None:
+    """The file of a tool that a waiting run needs is gone: until it is back, or the run is ended."""
+    (agent, tool), cli = noting(tmp_path), Cli(data_dir, tmp_path)
+    assert cli("run", "--agent", agent, "--id", "one", "--detach", "go").code == 0
+    with developing(cli) as says:
+        assert says("A worker runs here")
+        waits(cli, "one")
+        gone = tool.rename(tmp_path / "away.py")
+        assert says("  one: there is no tool note")
+        assert says("no worker runs here until that is mended")
+        if way == "back":
+            gone.rename(tool)
+        else:
+            assert cli("cancel", "one", "--yes").code == 0
+        assert says("A worker runs here")
+        if way == "back":
+            assert "noted by the first tool" in approved(cli, "one")
+        else:
+            assert cli("watch", "one").code == 1
 
 
 def _polls(worker: Forked) -> str:
