@@ -25,7 +25,7 @@ from zipfile import ZipFile
 import pytest
 
 import ratchet as authors
-from activities.extras import EXTRAS
+from activities.installed import EXTRAS
 from activities.settings import Settings
 from client.cli.docs import pages
 from client.proof.digests import ratchet_code

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from activities.contracts import CodeLimits
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 
 if TYPE_CHECKING:  # the library takes a tenth of a second: the pool imports it in a thread, at first use
     import pydantic_monty as monty

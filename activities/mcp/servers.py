@@ -15,7 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from activities.contracts import visible
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from activities.mcp.config import SEPARATOR, VARIABLE, McpConfig, NotSet, expanded, tool_name
 from activities.mcp.http import Sent, http_client, sent
 from activities.mcp.results import arguments_model, effect_of, path_problem, returned, schema_problem

@@ -34,7 +34,7 @@ from activities.endpoints import (
     no_key,
     normal_url,
 )
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import ModelCall, ProviderError, out_of_requests, reply_too_large
 from activities.providers import openai_chat, openai_responses

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from activities.store.blobs import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.database import Database
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from activities.contracts import JsonObject
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from activities.provider import ModelCall
 from activities.settings import Settings
 from activities.telemetry.attempts import Archived, Attempt, Redact, ToolAttempt

@@ -31,7 +31,7 @@ from temporalio import activity
 from activities.contracts import JsonObject, Message, ModelReplied, ModelSpec
 from activities.contracts.record_events import REQUEST_CLOSED, REQUEST_OPENED, own_records
 from activities.endpoints import provider_of
-from activities.extras import installed_version
+from activities.installed import installed_version
 from activities.provider import ModelCall
 from activities.telemetry.attempts import Archived, Attempt, Redact, ToolAttempt
 

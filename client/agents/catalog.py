@@ -30,7 +30,7 @@ from activities.endpoints import (
     url_of,
 )
 from activities.extensions import ExtensionError, declared, load_extensions, load_modules
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from activities.settings import Settings
 from activities.trust import trusted
 from client.agents.files import SCRIPTED, shipped_agents

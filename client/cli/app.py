@@ -20,7 +20,7 @@ import typer
 from typer._click.exceptions import MissingParameter, NoSuchOption  # public nowhere else
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # public nowhere else
 
-from activities.extras import EXTRAS, installed_version, missing_extra
+from activities.installed import EXTRAS, installed_version, missing_extra
 from client.cli.plain_params import PlainGroup, no_such_command
 from client.errors import RatchetError, UsageError
 from client.runs.words import plain

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from activities.contracts.record_events import REQUEST_CLOSED
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from client.cli.live import LiveView
 from client.cli.output import print_json
 from client.cli.render import notes

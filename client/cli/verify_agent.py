@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from client.agents.agentfile import AgentFile, Choice, Draft
 from client.agents.catalog import Catalog
 from client.agents.yaml import YamlFile

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from client.agents.agentfile import AgentFile, Choice, listed_agent
 from client.agents.catalog import check_key
 from client.agents.files import SCRIPTED, agents_here, shipped_agents
+from client.console.blast_radius import RadiusQuestion
 from client.console.page import Console, Handler, form_of
-from client.console.radius import RadiusQuestion
 from client.errors import UsageError
 from client.proof.agent import judged
 

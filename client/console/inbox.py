@@ -13,9 +13,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from activities.contracts import JsonObject
+from client.console.blast_radius import RadiusQuestion, question_of_run
 from client.console.forms import Field, arguments_in, field_key, fields_of
 from client.console.page import Console, Handler, PageParts, form_of, link
-from client.console.radius import RadiusQuestion, question_of_run
 from client.console.run_views import RunView
 from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError

@@ -23,8 +23,8 @@ from starlette.types import Receive, Scope, Send
 
 from client.agents.catalog import Catalog
 from client.console import texts
+from client.console.blast_radius import Radii
 from client.console.forms import field_key
-from client.console.radius import Radii
 from client.console.run_views import RunViews
 from client.console.security import PLACE
 from client.errors import NoWorker, RatchetError, Refused, UnknownRun, Unreachable, UsageError

@@ -24,7 +24,7 @@ from activities.contracts.chain import link_text
 from activities.evidence import verify_evidence
 from activities.evidence.events import as_sent, events_of, payloads_of, public_text, signed
 from activities.evidence.verify_evidence import NOT_OF_THE_AGENT, Json, canonical, chained, sha256
-from activities.extras import installed_version
+from activities.installed import installed_version
 from activities.store.archive import end_of
 from client.errors import RatchetError, UnknownRun, clear_errors
 from client.history.recorded import ARCHIVE, archive_requests

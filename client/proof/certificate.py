@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from activities.extras import installed_version
+from activities.installed import installed_version
 from client.proof.digests import ratchet_code, spec_digest, table_digest
 from workflows import registry
 from workflows.certificate import FORMAT, Certificate

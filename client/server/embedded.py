@@ -36,7 +36,7 @@ import psutil
 from filelock import AsyncFileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from client.errors import ServerError, UsageError
 from client.server.environment import write_private
 from client.server.ownership import DATABASE, claim

@@ -296,7 +296,7 @@ def test_run_without_the_solver_says_nothing_of_it(tmp_path: Path) -> None:
 
 def test_console_without_the_solver_says_how_to_get_it(tmp_path: Path) -> None:
     program = (
-        "import asyncio; from workflows.api import AgentSpec; from client.console.radius import *; "
+        "import asyncio; from workflows.api import AgentSpec; from client.console.blast_radius import *; "
         "print(asyncio.run(answer_to(RadiusQuestion(agent=AgentSpec(), modules=(), specs=()))).problem)"
     )
     _, out, err = without_solver(program, tmp_path)

@@ -22,10 +22,10 @@ from activities.settings import Settings
 from client.console import agents as agent_pages
 from client.console import inbox, runs
 from client.console.app import build
+from client.console.blast_radius import Radii, RadiusQuestion, question_of_run
 from client.console.diagram import drawing
 from client.console.forms import arguments_in, fields_of
 from client.console.page import Console
-from client.console.radius import Radii, RadiusQuestion, question_of_run
 from client.console.run_views import RunView, RunViews
 from client.errors import Unreachable
 from client.keys import Signer, new_key, signer

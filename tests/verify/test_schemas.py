@@ -13,7 +13,7 @@ from workflows.gate.arguments import arguments_for, closed_schema, condition_pro
 
 z3 = pytest.importorskip("z3")
 
-from workflows.verify.policy.listed import names_in  # noqa: E402  # behind the skip
+from workflows.verify.policy.listed_arguments import names_in  # noqa: E402  # behind the skip
 from workflows.verify.policy.schemas import TYPES, Value, Values  # noqa: E402  # behind the skip
 
 NUMBERS = st.sampled_from([-1, 0, 1, 2, 2.5, 3, 5, 0.1])

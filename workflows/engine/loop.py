@@ -46,9 +46,9 @@ from activities.contracts import (
     ToolSpec,
 )
 from workflows.api import AgentTask, RunResult, RunStatus
+from workflows.engine.calls.call_site import repeated_id
 from workflows.engine.calls.effect_calls import EffectCalls
 from workflows.engine.calls.run_calls import RunCalls
-from workflows.engine.calls.site import repeated_id
 from workflows.engine.calls.under_way import OutOfTime, is_out_of_time
 from workflows.engine.commands import CommandQueue
 from workflows.engine.run_state import Preempted, RunEnds, RunState

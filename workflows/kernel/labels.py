@@ -33,7 +33,7 @@ from activities.contracts import (
     ToolSpec,
     ToolsReturned,
 )
-from workflows.kernel.places import members, tool_calls
+from workflows.kernel.activity_ids import members, tool_calls
 
 __all__ = [
     "NOT_MADE",

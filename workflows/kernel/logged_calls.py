@@ -22,8 +22,8 @@ from activities.contracts import (
     without_digests,
 )
 from activities.text import readable
+from workflows.kernel.activity_ids import members, tool_calls
 from workflows.kernel.log import MORE, NO_CALLS, LoggedCall
-from workflows.kernel.places import members, tool_calls
 
 __all__ = ["LEFT_OUT", "answered", "shortened", "wanted_calls"]
 

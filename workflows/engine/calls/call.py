@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from activities.contracts import ToolResult
+from workflows.engine.calls.call_site import repeated_id
 from workflows.engine.calls.records import AnswerRecord, ToolCallRecord
 from workflows.engine.calls.run_calls import RunCalls
-from workflows.engine.calls.site import repeated_id
 
 __all__ = ["Call", "PersonsAnswer", "SandboxCall"]
 

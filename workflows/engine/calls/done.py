@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from activities.contracts import Compensated, CompensateInput, JsonObject, ToolCall, ToolResult
-from workflows.engine.calls.site import call_site, fitting_id
+from workflows.engine.calls.call_site import call_site, fitting_id
 from workflows.engine.calls.under_way import CallToBegin, UnderWay
 from workflows.engine.run_state import RunState
 from workflows.hosts import CallAnswer, CallSite

@@ -23,7 +23,7 @@ from activities.contracts import (
 from workflows.api import AgentTask
 from workflows.engine.calls.records import PendingEffect
 from workflows.hosts import CallSite, NextQuestion
-from workflows.kernel.places import tool_calls
+from workflows.kernel.activity_ids import tool_calls
 from workflows.kernel.snapshot import Suspension
 from workflows.kernel.transition import advance, steer
 

@@ -26,8 +26,8 @@ from workflows.engine.calls.model_call import PendingModelCall, recover_model_ca
 from workflows.engine.calls.run_calls import RunCalls, left_requests
 from workflows.engine.calls.tool_call import PendingToolCall
 from workflows.engine.calls.under_way import time_breach
+from workflows.kernel.activity_ids import members, tool_calls
 from workflows.kernel.ledger import Breach
-from workflows.kernel.places import members, tool_calls
 
 __all__ = ["EffectCalls"]
 

@@ -11,8 +11,8 @@ from activities.contracts import EffectFailed, MachineEnded, RunMachine, added
 from activities.text import problems_text
 from workflows.api import AgentTask, RunResult
 from workflows.engine.calls.call import Call
+from workflows.engine.calls.call_site import fitting_id
 from workflows.engine.calls.records import AnswerRecord, StoppedRun
-from workflows.engine.calls.site import fitting_id
 from workflows.hosts import ChildRun
 from workflows.kernel.labels import from_run, lost_run
 from workflows.people import Bound

@@ -18,9 +18,9 @@ from activities.contracts import (
     added,
 )
 from workflows.engine.calls.call import Call
+from workflows.engine.calls.call_site import call_site
 from workflows.engine.calls.records import AnswerRecord
 from workflows.engine.calls.run_calls import MAX_LOGGED_CHARS
-from workflows.engine.calls.site import call_site
 from workflows.engine.compaction import MessageSpan
 from workflows.engine.fallback import ModelChange, is_unavailable
 from workflows.engine.run_state import Preempted

@@ -23,8 +23,8 @@ from activities.contracts import (
 )
 from workflows.gate.approvals import RequiredApproval
 from workflows.gate.texts import edit_note
+from workflows.kernel.activity_ids import tool_calls
 from workflows.kernel.labels import NOT_MADE
-from workflows.kernel.places import tool_calls
 
 __all__ = ["NOT_MADE", "AnswerRecord", "PendingEffect", "StoppedRun", "ToolCallRecord"]
 

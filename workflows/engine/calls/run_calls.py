@@ -26,10 +26,10 @@ from activities.contracts import (
     added,
 )
 from activities.contracts.titles import cut
+from workflows.engine.calls.call_site import call_site
 from workflows.engine.calls.done import DoneCalls
 from workflows.engine.calls.early import EarlyQuestions
 from workflows.engine.calls.records import PendingEffect
-from workflows.engine.calls.site import call_site
 from workflows.engine.calls.under_way import UnderWay
 from workflows.engine.compaction import Compaction
 from workflows.engine.fallback import Fallbacks, ModelChange

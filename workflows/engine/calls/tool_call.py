@@ -20,10 +20,10 @@ from activities.contracts import (
     cost_of_tools,
 )
 from workflows.engine.calls.call import Call
+from workflows.engine.calls.call_site import call_site
 from workflows.engine.calls.done import cut_arguments
 from workflows.engine.calls.records import NOT_MADE, ToolCallRecord
 from workflows.engine.calls.run_calls import RunCalls
-from workflows.engine.calls.site import call_site
 from workflows.engine.calls.under_way import CallToBegin
 from workflows.engine.run_state import Preempted
 from workflows.gate import texts

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from activities.contracts import NotBegun, ToolCall
-from workflows.engine.calls.site import call_site
+from workflows.engine.calls.call_site import call_site
 from workflows.engine.run_state import RunState
 from workflows.kernel.ledger import Breach
 from workflows.kernel.snapshot import Suspension

@@ -52,7 +52,7 @@ from workflows.machines.code.context import Code
 from workflows.machines.code.prompt import block_output, no_variable
 from workflows.machines.code.reply import is_variable
 from workflows.machines.common.json_text import cut
-from workflows.machines.common.named import call_user_function
+from workflows.machines.common.named_parts import call_user_function
 
 __all__ = ["Block", "Doing", "OutcomeUnknown", "look_up"]
 

@@ -67,7 +67,7 @@ from workflows.machines.code.table import (
     S,
 )
 from workflows.machines.common.json_text import was_cut
-from workflows.machines.common.named import find_named
+from workflows.machines.common.named_parts import find_named
 from workflows.machines.common.options import reset_fields
 from workflows.machines.common.stopping import STOPPED, Policies, SeenCall, policy_view
 

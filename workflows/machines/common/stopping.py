@@ -19,7 +19,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from workflows.kernel.errors import error_text
 from workflows.machines.authoring import Extensions, FatalError, JsonObject, Message, Run
 from workflows.machines.common.json_text import merged
-from workflows.machines.common.named import NamedSpec, call_user_function, make_part, number, whole_number
+from workflows.machines.common.named_parts import (
+    NamedSpec,
+    call_user_function,
+    make_part,
+    number,
+    whole_number,
+)
 
 __all__ = [
     "POLICY_TYPES",

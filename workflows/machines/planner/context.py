@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, Strict
 from workflows.machines.authoring import Context, Extensions, JsonObject, NativeCall
-from workflows.machines.common.named import find_named
+from workflows.machines.common.named_parts import find_named
 from workflows.machines.common.options import ModelAttempts, ToolAttempts
 from workflows.machines.planner.plan import plan_schema
 from workflows.machines.planner.policy import Hook, Policy

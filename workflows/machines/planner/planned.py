@@ -37,7 +37,7 @@ from workflows.machines.common.json_text import (
     unread,
     was_cut,
 )
-from workflows.machines.common.named import call_user_function
+from workflows.machines.common.named_parts import call_user_function
 from workflows.machines.planner import prompt
 from workflows.machines.planner.context import Planner, shared
 from workflows.machines.planner.loop import (

@@ -14,7 +14,7 @@ from activities.contracts import call_title
 from workflows.kernel.errors import error_text, error_words
 from workflows.machines.authoring import AgentError, EffectError, FatalError, JsonObject, PolicyViolation
 from workflows.machines.common.json_text import clean, cut
-from workflows.machines.common.named import call_user_function
+from workflows.machines.common.named_parts import call_user_function
 
 __all__ = [
     "REASON_CHARS",

@@ -39,7 +39,7 @@ from workflows.machines.authoring import (
     state,
 )
 from workflows.machines.common.json_text import unread
-from workflows.machines.common.named import call_user_function
+from workflows.machines.common.named_parts import call_user_function
 from workflows.machines.react import prompt
 from workflows.machines.react.context import CachedReply, Options, React, ReasoningStep
 from workflows.machines.react.prompt import JSON_OR_LABELS, ReplyFormat

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from workflows.machines.authoring import FatalError
-from workflows.machines.common.named import (
+from workflows.machines.common.named_parts import (
     NamedSpec,
     call_user_function,
     check_config,

@@ -54,7 +54,7 @@ from workflows.machines.authoring import (
     VisitEnd,
 )
 from workflows.machines.common.json_text import REPLY_CUT, clean
-from workflows.machines.common.named import call_user_function, find_named
+from workflows.machines.common.named_parts import call_user_function, find_named
 from workflows.machines.staged.context import (
     ACTING,
     FAILED,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, InnerLimits, JsonObject, Strict
-from workflows.machines.common.named import suggestion
+from workflows.machines.common.named_parts import suggestion
 from workflows.machines.common.options import ModelAttempts, NamesMachine, ToolAttempts
 from workflows.machines.staged.context import (
     ACTING,

@@ -40,7 +40,7 @@ from workflows.machines.common.json_text import (
     unread,
     was_cut,
 )
-from workflows.machines.common.named import call_user_function
+from workflows.machines.common.named_parts import call_user_function
 from workflows.machines.staged.context import (
     ACTING,
     FIELDS,

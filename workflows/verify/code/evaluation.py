@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from activities.contracts import Doing, Effect, do, read_only
 from workflows.kernel.machine import Event
 from workflows.verify.code import known
+from workflows.verify.code.code_paths import Args
 from workflows.verify.code.sources import Source, is_followed
 from workflows.verify.code.values import (
     ANY,
@@ -45,7 +46,6 @@ from workflows.verify.code.values import (
     pieces,
     truths,
 )
-from workflows.verify.code.ways import Args
 
 __all__ = ["CHANGING", "Reading", "attribute", "call", "in_place", "of_mapping"]
 

@@ -20,7 +20,7 @@ from workflows.gate.approvals import covers
 from workflows.kernel.machine import Machine
 from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, AtMost, RequestSettings
 from workflows.verify.policy.call_sets import LEVELS, CallSet, JudgedCall, Level, level_of
-from workflows.verify.policy.listed import Listed
+from workflows.verify.policy.listed_arguments import Listed
 
 __all__ = ["Amount", "CallsBound", "Radius", "calls_bound", "may_be_unbounded", "radius"]
 

@@ -21,7 +21,7 @@ from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, covers
 from workflows.gate.arguments import arguments_for
 from workflows.people import DEFAULT_EFFECT_MODES, ApprovalMode, ApprovalRule, AtMost, RequestSettings
 from workflows.verify.policy.call_sets import LEVELS, SPENT, CallSet, JudgedCall, Level, level_of
-from workflows.verify.policy.listed import Listed, names_in
+from workflows.verify.policy.listed_arguments import Listed, names_in
 from workflows.verify.policy.ranges import Cell, cells, constants, is_loose, largest, range_text
 from workflows.verify.policy.schemas import Filled, Value, Values, exact_number
 

@@ -328,8 +328,8 @@ class Comparison:
 
 def compared(new: JudgedAgent, old: JudgedAgent) -> Comparison:
     """What the new agent may do that the old one may not. Raises ImportError without z3."""
-    from workflows.verify.policy.grown import approvals_merged
     from workflows.verify.policy.questions import call_sets, newly_allowed, other_requests
+    from workflows.verify.policy.weaker_bounds import approvals_merged
 
     callable_before = {one.name: one for one in old.callable}
     known = ApprovalPolicy(old.agent.approvals, old.agent.people, callable_before)
@@ -372,7 +372,7 @@ def _bounds_grown(
 ) -> tuple[list[str], list[str]]:
     """Bounds of old rules that a run may pass now, and those of which this is not known; but not what is told
     of a tool already. `calls`: the most in one run before."""
-    from workflows.verify.policy.grown import CALLS, bounds_grown
+    from workflows.verify.policy.weaker_bounds import CALLS, bounds_grown
 
     found, unknown = list[str](), list[str]()
     for one in bounds_grown(policy, before, new.callable, new.bound.calls):

@@ -18,7 +18,7 @@ from jsonschema import Draft3Validator, Draft4Validator, Draft202012Validator
 
 from activities.contracts import PATH_FORMATS, PATTERN_STEPS, compiled
 from workflows.gate.arguments import KIND_OF, has_key
-from workflows.verify.policy.listed import applied, referenced
+from workflows.verify.policy.listed_arguments import applied, referenced
 from workflows.verify.policy.patterns import Untranslatable, matching, solver_text
 
 __all__ = ["MAX_ITEMS", "TYPES", "Filled", "Value", "Values", "exact_number"]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from activities.contracts import Frozen, ToolSpec
 from activities.extensions import ExtensionError
-from activities.extras import missing_extra
+from activities.installed import missing_extra
 from client.agents.purity import KEPT_VARIABLES
 from client.errors import RatchetError
 from client.server.workerconfig import register_modules
