@@ -1049,12 +1049,26 @@ def _check_commands(run: Evidence) -> Iterator[Finding]:
             yield from found
             obeyed |= {once} if once[1] else set()
             count += not found
+        elif keys and _is_of_fork(run, record):
+            yield unknown(
+                what, f"{record['by']} forked the run with this message: nobody signs the start of a run"
+            )
         else:
             claimed += not keys and _is_ordered(record)
             yield from _without_signature(what, record, people if keys else {})
     if count:
         yield ok("commands", f"{count} of people who signed them")
     yield from _claimed(run, "commands", claimed)
+
+
+def _is_of_fork(run: Evidence, record: Json) -> bool:
+    """It is where the message stands with which a run is forked, and by whoever has forked it."""
+    first = run.own[0]
+    return (
+        (first["event"], record["event"], record["seq"] - first["seq"]) == ("Forked", "Steered", 1)
+        and "command" not in record.get("about", {})
+        and record.get("by") == first.get("by")
+    )
 
 
 def _without_signature(what: str, record: Json, people: Json) -> Iterator[Finding]:

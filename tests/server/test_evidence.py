@@ -247,6 +247,26 @@ async def test_undone_reset_and_forked_runs_are_right(agents: AgentClient) -> No
     assert (verdicts(forked)["fork"], verdicts(again)["reset"]) == ("unknown", "unknown")
 
 
+async def test_message_of_a_fork_needs_no_signature(agents: AgentClient, keys: dict[str, Path]) -> None:
+    """It is part of the start, as the goal is, and stands behind the fork, by whoever has forked the run."""
+    people = People(groups={"desk": Group(keys={"ada": public(keys, "ada")})}, commands="desk")
+    run = await ended(agents, task("one", "done", people=people))
+    fork = await agents.fork(run.id, 0, ForkChanges(message="be brief"), by="eve")
+    await agents.result(fork)
+    pack = await evidence_of(agents, fork)
+    assert wrong(pack) == []
+    assert verdicts(pack)["record 2"] == "unknown"
+
+    def by_somebody_else(pack: Json, records: Records) -> None:
+        of_event(records, "Steered")["by"] = "ada (claimed)"
+
+    found = [one.text for one in wrong(retold(pack, by_somebody_else)) if one.what == "record 2"]
+    assert found == [
+        "Steered by ada (claimed), without a signature that was checked; the group desk has keys, with which "
+        "each must sign"
+    ]
+
+
 async def test_calls_for_which_a_record_has_no_room_are_counted(agents: AgentClient) -> None:
     many = calls(*(("mark", {"line": f"{number} {'x' * 150}"}) for number in range(60)))
     run = await ended(agents, task(many, "done"))
