@@ -97,9 +97,9 @@ def scraped(port: int) -> dict[str, Metric]:
 
 
 def both_counted(port: int) -> dict[str, Metric] | None:
-    """Once Temporal's SDK has counted that both runs completed: a client may know it before the worker."""
+    """Once both runs were counted: a client may know of an end before the worker does."""
     found = scraped(port)
-    counted = found.get("temporal_workflow_completed")
+    counted = found.get("ratchet_runs")
     return found if counted and sum(one.value for one in counted.samples) >= 2 else None
 
 
@@ -228,7 +228,8 @@ def test_metrics_count_a_run_once(watched: Watched) -> None:
 
 
 def test_temporals_own_metrics_come_with_them(watched: Watched) -> None:
-    assert watched.value("temporal_workflow_completed_total") == 2
+    """Whichever they are: what each counts, and when, is the SDK's affair."""
+    assert watched.value("temporal_workflow_task_queue_poll_succeed_total") > 0
 
 
 def test_costs_are_those_of_the_spans(watched: Watched) -> None:
