@@ -161,7 +161,7 @@ def record_block(
     record: Record, reading: Reading, before: Record | None = None, *, reason: bool = True
 ) -> Text:
     """A record: when it happened, where it led, why, what was called and what came of it, how long it took,
-    and what had been spent by then.
+    what had been spent by then, and who caused it unless it was the machine.
 
     The date and what had been spent are left out where the record `before` says the same.
     """
@@ -189,6 +189,8 @@ def record_block(
             block.append(_beginning(call.text, "← "), style="red" if call.error else "dim")
     if record.error:
         block.append(_beginning(f"refused: {record.error}"), style="bold red")
+    if record.by != "machine":
+        block.append(_beginning(f"by {record.by}"), style="dim")
     return block
 
 
@@ -223,12 +225,11 @@ def _beginning(text: str, mark: str = "") -> str:
 
 
 def change_block(record: Record, *, full: bool) -> Text:
-    """What a record says beyond its block: reads, writes, who caused it; `full`: the changes themselves."""
+    """What a record says beyond its block: reads and writes; `full`: the changes themselves."""
     rows = {
         "effects": ", ".join(one.title for one in record.answered if not is_call(one)),
         "reads": ", ".join(record.reads),
         "writes": ", ".join(record.patch),
-        "by": "" if record.by == "machine" else record.by,
         "patch": json.dumps(record.patch, ensure_ascii=False, indent=1) if full and record.patch else "",
     }
     lines = [f"      {name} {plain(value)}" for name, value in rows.items() if value]

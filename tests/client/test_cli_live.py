@@ -190,6 +190,16 @@ def test_log_record_is_wrapped_below_itself_on_a_terminal() -> None:
     assert "".join(line.strip() for line in lines).count("words") == 20
 
 
+def test_log_record_names_who_caused_it() -> None:
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=60, color_system=None), verbose=True)
+    for by in ("ann (claimed)", "machine"):
+        view.show(record("ask", "Paused", None, 1, by=by, reason="lunch"))
+    _, first, *lines, second, reason = file.getvalue().splitlines()
+    assert (first[-17:], second[-17:]) == ("  Paused   step 1",) * 2
+    assert (lines, reason) == (["      lunch", "      by ann (claimed)"], "      lunch")
+
+
 def test_log_record_says_when_it_happened() -> None:
     moments = (1e9, 1e9 + 5, 1e9 + 86_400)
     file = io.StringIO()
