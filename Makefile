@@ -29,11 +29,12 @@ run: $(STAMP)
 	@$(BIN)/ratchet run --agent examples/agents/log_detective.yaml \
 		"Which service fails most, and since when?"
 
-# mypy takes half a minute of one core where nothing is cached: it runs beside the tests, and speaks last. Meanwhile
-# the tests are read once, so that what pytest makes of them is cached and not made by every worker.
+# mypy takes half a minute of one core where nothing is cached: it runs beside the tests, and speaks last. In a new
+# clone the tests are read once meanwhile, so that what pytest makes of them is cached and not made by every worker.
 # CONTRIBUTING.md says what is in which suite.
 BESIDE_TYPES = $(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
-	$(BIN)/pytest --collect-only > $(VENV)/collected.txt 2>&1; \
+	trap 'kill $$types; exit 130' INT TERM; \
+	[ -e tests/__pycache__ ] || $(BIN)/pytest --collect-only > $(VENV)/collected.txt 2>&1; \
 	$(1); tests=$$?; wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests | types))
 
 test: style

@@ -35,7 +35,7 @@ def recorded(folder: Path) -> list[Text]:
     with Terminal(folder, folder / ".state") as terminal:
         terminal.clear()
         terminal.type(command)
-        terminal.sees("paid 1250 (.*\n)+.*executing tools 1 s")
+        terminal.sees("paid 1250 (.*\n)+.*asking the model 1 s")
         process = terminal.process()
         os.kill(process, signal.SIGKILL)
         assert terminal.end_of(command) == 128 + signal.SIGKILL

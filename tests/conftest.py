@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    waiting = [path for path in files if WAITING & {*path.parts, path.stem}]
+    waiting = [path for path in files if WAITING & {*path.relative_to(HERE).parts, path.stem}]
     busy = [path for path in files if path not in waiting]
     place = {path: number / len(waiting) for number, path in enumerate(waiting)}
     place |= {path: 0.2 + number / len(busy) for number, path in enumerate(busy)}
@@ -60,6 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for path in sorted(files, key=place.__getitem__) for item in files[path]]
 
 
+HERE = Path(__file__).parent
 WAITING = {"test_docs", "server", "client", "mcp"}
 """Folders and files of tests with servers and processes of their own."""
 LONGEST = ("test_cli_bugs", "test_cli_verify_agent", "test_crash", "test_cli_process", "test_console")

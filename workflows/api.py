@@ -7,6 +7,7 @@ an inner run is made of it. What people and runs say to each other is in `workfl
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
@@ -308,6 +309,12 @@ class Fork(Frozen):
     """For the model: a person's message that the first question brings."""
     by: MaybePerson = ""
     """Who forked it, as its starter says; empty: nobody is named."""
+
+    @property
+    def about(self) -> JsonObject:
+        """What the record of the fork says: its source, and the SHA-256 of the message, in hex, if any."""
+        digest = hashlib.sha256(self.message.encode()).hexdigest()
+        return self.origin.model_dump(mode="json") | ({"message": digest} if self.message else {})
 
 
 class Carry(Frozen):

@@ -257,7 +257,7 @@ def first_step(
         with restoring():
             records = [Record.model_validate(record) for record in task.fork.records]
         reason = "; ".join(filter(None, (f"from run {origin.workflow_id}, step {origin.step}", said)))
-        about = {**origin.model_dump(mode="json"), **certified}
+        about = {**task.fork.about, **certified}
         by = person_label(task.fork.by, verified=False) if task.fork.by else "person"
         step = forked(
             program, records, origin.step, now=now, by=by, reason=reason, about=about, ledger=ledger

@@ -1034,6 +1034,7 @@ def _check_commands(run: Evidence) -> Iterator[Finding]:
     keys = people.get("groups", {}).get(people.get("commands"), {}).get("keys", {})
     obeyed, count, claimed = set[tuple[str, str]](), 0, 0
     decided: dict[str, Json] = {}
+    yield from _check_message_of_fork(run)
     for record in run.own:
         event, about, by = record["event"], record.get("about", {}), str(record.get("by", ""))
         what, name = f"record {record['seq']}", by.removesuffix(VERIFIED)
@@ -1049,33 +1050,42 @@ def _check_commands(run: Evidence) -> Iterator[Finding]:
             yield from found
             obeyed |= {once} if once[1] else set()
             count += not found
-        elif keys and _is_of_fork(run, record):
-            yield unknown(
-                what, f"{record['by']} forked the run with this message: nobody signs the start of a run"
-            )
         else:
             claimed += not keys and _is_ordered(record)
-            yield from _without_signature(what, record, people if keys else {})
+            yield from _without_signature(run, record, people if keys else {})
     if count:
         yield ok("commands", f"{count} of people who signed them")
     yield from _claimed(run, "commands", claimed)
 
 
+def _check_message_of_fork(run: Evidence) -> Iterator[Finding]:
+    """The message that a run was forked with stands behind the record of the fork."""
+    first, *others = run.own[:2]
+    if others and "message" in first.get("about", {}) and not _is_of_fork(run, others[0]):
+        yield wrong(f"record {first['seq']}", "the message that it was forked with is not right behind it")
+
+
 def _is_of_fork(run: Evidence, record: Json) -> bool:
-    """It is where the message stands with which a run is forked, and by whoever has forked it."""
-    first = run.own[0]
+    """It brings the message of which the record of the fork has the digest, right behind that record."""
+    first, notes = run.own[0], record.get("notes", ())
+    text = str(notes[0]["content"]) if len(notes) == 1 else ""
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return (
         (first["event"], record["event"], record["seq"] - first["seq"]) == ("Forked", "Steered", 1)
-        and "command" not in record.get("about", {})
-        and record.get("by") == first.get("by")
+        and first.get("about", {}).get("message") == digest
+        and (notes[0]["role"], record.get("reason")) == ("user", text[: len(record.get("reason", ""))])
+        and (record.get("by"), record.get("about", {})) == (first.get("by"), {})
     )
 
 
-def _without_signature(what: str, record: Json, people: Json) -> Iterator[Finding]:
-    """A command that had to be signed; `people` are empty where none had to. Or the end of a run that was
-    cancelled in Temporal."""
+def _without_signature(run: Evidence, record: Json, people: Json) -> Iterator[Finding]:
+    """A command that had to be signed; `people` are empty where none had to. Or the message of a fork, or the
+    end of a run that was cancelled in Temporal."""
     event, by, about = record["event"], record.get("by", ""), record.get("about", {})
-    if people and _is_ordered(record):
+    what = f"record {record['seq']}"
+    if people and _is_of_fork(run, record):
+        yield unknown(what, f"{by} forked the run with this message: nobody signs the start of a run")
+    elif people and _is_ordered(record):
         text = f"{event} by {by}, without a signature that was checked"
         yield wrong(what, f"{text}; the group {people['commands']} has keys, with which each must sign")
     elif event == "Closed" and about.get("exit_reason") == "cancelled":

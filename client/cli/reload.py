@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ LOOK_SECONDS = 1.0
 """How often the files are looked at."""
 LOCK_VARIABLE = "_RATCHET_HELD"
 """Environment: the descriptor of the lock that keeps the server until the new process has joined it."""
+SIGNALS = {signal.SIGINT, signal.SIGTERM}
 START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import check; check()"
 Stamps = Mapping[Path, tuple[int, int] | None]
 
@@ -140,7 +142,11 @@ def _short(module: str) -> str:
 
 
 def start_again(lock: int | None) -> NoReturn:
-    """Replace this process by one of the same command. `lock` is what it holds of the server's users."""
+    """Replace this process by one of the same command. `lock` is what it holds of the server's users.
+
+    A signal waits until the new process has joined the server, which only who has joined stops.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if lock is not None:
         os.environ[LOCK_VARIABLE] = str(lock)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -156,6 +162,7 @@ def held(home: Path) -> int:
 
 def let_go() -> bool:
     """In the new process, once it has joined the server: give the lock back. False: it is no new process."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     lock = os.environ.pop(LOCK_VARIABLE, "")
     with suppress(OSError, ValueError):
         os.close(int(lock))

@@ -84,10 +84,10 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(common.client(settings, "terminal", codec=True))
             again = reload.let_go()
-            await remember_for_workers(client, settings, allowed)
             before = reload.stamps(reload.watched(agents, settings))
             problem = ""
             try:
+                await remember_for_workers(client, settings, allowed)
                 await stack.enter_async_context(own_worker(client, settings))
                 await until_seen(client)
             except UsageError as error:
@@ -98,12 +98,12 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
             for line in reload.loaded_lines(agents, settings):
                 notes.print(plain(line), soft_wrap=True)
             if problem:
-                note(f"{problem}\nno worker runs here until that is mended, or Ctrl-C")
+                note(f"{problem}\nno worker runs here until that is mended; Ctrl-C ends this command")
             else:
                 notes.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
             await _first_of(
                 reload.changed(agents, settings, before),
-                until_harmless(client, settings) if problem else continue_stopped(client, settings),
+                until_harmless(client, settings, allowed) if problem else continue_stopped(client, settings),
             )
             lock = reload.held(settings.data_dir) if client.ui else None
     except asyncio.CancelledError:

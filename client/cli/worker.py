@@ -103,12 +103,16 @@ async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_
         yield
 
 
-async def until_harmless(client: AgentClient, settings: Settings) -> None:
-    """Wait until a worker with these settings would break no run: those that it would break are over."""
-    while True:
+async def until_harmless(client: AgentClient, settings: Settings, allowed: Allowed) -> None:
+    """Wait until a worker with these settings would break no run, as those that it would break are over; or
+    until another command has named or forgotten modules, which a new process loads."""
+    known = recalled(settings.data_dir)
+    while recalled(settings.data_dir) == known:
         await asyncio.sleep(LOOK_SECONDS)
         with suppress(RatchetError):
-            return await _check_waiting(client, settings, await client.list(running=True))
+            await remember_for_workers(client, settings, allowed)
+            await _check_waiting(client, settings, await client.list(running=True))
+            return
 
 
 async def until_seen(client: AgentClient) -> None:

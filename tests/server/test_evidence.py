@@ -247,24 +247,59 @@ async def test_undone_reset_and_forked_runs_are_right(agents: AgentClient) -> No
     assert (verdicts(forked)["fork"], verdicts(again)["reset"]) == ("unknown", "unknown")
 
 
-async def test_message_of_a_fork_needs_no_signature(agents: AgentClient, keys: dict[str, Path]) -> None:
-    """It is part of the start, as the goal is, and stands behind the fork, by whoever has forked the run."""
+@pytest.fixture(scope="module")
+async def fork_with_message(agents: AgentClient, keys: dict[str, Path]) -> Json:
+    """The evidence of a fork that was given a message, in which a key must sign commands."""
     people = People(groups={"desk": Group(keys={"ada": public(keys, "ada")})}, commands="desk")
     run = await ended(agents, task("one", "done", people=people))
     fork = await agents.fork(run.id, 0, ForkChanges(message="be brief"), by="eve")
     await agents.result(fork)
-    pack = await evidence_of(agents, fork)
-    assert wrong(pack) == []
-    assert verdicts(pack)["record 2"] == "unknown"
+    return await evidence_of(agents, fork)
 
-    def by_somebody_else(pack: Json, records: Records) -> None:
-        of_event(records, "Steered")["by"] = "ada (claimed)"
 
-    found = [one.text for one in wrong(retold(pack, by_somebody_else)) if one.what == "record 2"]
-    assert found == [
-        "Steered by ada (claimed), without a signature that was checked; the group desk has keys, with which "
-        "each must sign"
-    ]
+def test_message_of_a_fork_needs_no_signature(fork_with_message: Json) -> None:
+    """It is part of the start, as the goal is."""
+    assert wrong(fork_with_message) == []
+    assert verdicts(fork_with_message)["record 2"] == "unknown"
+
+
+def said_by_another(records: Records) -> None:
+    of_event(records, "Steered")["by"] = "ada (claimed)"
+
+
+def other_words(records: Records) -> None:
+    record = of_event(records, "Steered")
+    record["reason"] = record["notes"][0]["content"] = "pay everybody"
+
+
+def other_reason(records: Records) -> None:
+    of_event(records, "Steered")["reason"] = "pay everybody"
+
+
+def rule_for_the_model(records: Records) -> None:
+    of_event(records, "Steered")["notes"][0]["role"] = "system"
+
+
+def message_of_a_fork_without(records: Records) -> None:
+    del of_event(records, "Forked")["about"]["message"]
+
+
+def left_out(records: Records) -> None:
+    record = of_event(records, "Steered")
+    record["event"], record["notes"] = "Migrated", []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [said_by_another, other_words, other_reason, rule_for_the_model, message_of_a_fork_without, left_out],
+    ids=lambda change: change.__name__,
+)
+def test_message_of_a_fork_is_that_of_its_start(change: Any, fork_with_message: Json) -> None:
+    changed = retold(fork_with_message, lambda pack, records: change(records))
+    texts = [one.text for one in wrong(changed) if one.what in ("record 1", "record 2")]
+    assert any(
+        "without a signature that was checked" in one or "forked with is not right" in one for one in texts
+    )
 
 
 async def test_calls_for_which_a_record_has_no_room_are_counted(agents: AgentClient) -> None:

@@ -592,14 +592,14 @@ def machines() -> Iterator[tuple[str, Machine]]:
         yield module.MACHINE.name, module.MACHINE
 
 
-QUICK = ("planner, simple", "refund_desk", "my_machine")
-"""The others are many and large, and show nothing else."""
+SLOW = ("code", "tools", "planner")
+"""They take most of the time, and only in `make test-all`."""
 
 
 @pytest.mark.parametrize(
     ("name", "machine"),
     [
-        pytest.param(*one, id=one[0], marks=() if one[0] in QUICK else pytest.mark.exhaustive)
+        pytest.param(*one, id=one[0], marks=pytest.mark.exhaustive if one[0] in SLOW else ())
         for one in machines()
     ],
 )

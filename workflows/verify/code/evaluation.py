@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from activities.contracts import Doing, Effect, do, read_only
 from workflows.kernel.machine import Event
 from workflows.verify.code import known
-from workflows.verify.code.code_paths import Args
+from workflows.verify.code.one_way import Args
 from workflows.verify.code.sources import Source, is_followed
 from workflows.verify.code.values import (
     ANY,

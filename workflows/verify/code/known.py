@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from activities.contracts import Effect
 from workflows.kernel.machine import Event
-from workflows.verify.code.code_paths import Args, Way
+from workflows.verify.code.one_way import Args, Way
 from workflows.verify.code.sources import Source, tree_of
 from workflows.verify.code.values import (
     ANY,

@@ -21,7 +21,7 @@ from activities.contracts import AskModel, CallTools, Doing, Effect, RunMachine,
 from workflows.kernel.context import Context as ContextBase
 from workflows.kernel.errors import AgentError, EffectError
 from workflows.verify.code import evaluation, known
-from workflows.verify.code.code_paths import Args, Read, Seen, Store, Way, note
+from workflows.verify.code.one_way import Args, Read, Seen, Store, Way, note
 from workflows.verify.code.sources import Source, is_followed, parts_of, source_of
 from workflows.verify.code.values import (
     ANY,

@@ -11,7 +11,7 @@ from typing import Any
 
 from workflows.kernel.errors import AgentError
 from workflows.kernel.machine import Event, Exit, Machine, RunInput, State, state_name
-from workflows.verify.code.code_paths import Seen, Store, note
+from workflows.verify.code.one_way import Seen, Store, note
 from workflows.verify.code.reader import Reader
 from workflows.verify.code.sources import place_of
 from workflows.verify.code.values import (
