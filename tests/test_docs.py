@@ -38,7 +38,7 @@ from client.cli.render_requests import request_block
 from client.keys import public_key
 from client.sdk.material import MAX_BYTES, SHORT_BYTES
 from client.server.embedded import temporal_binary
-from docs import site
+from docs import picture, site
 from docs.generate import FILES
 from docs.markdown import anchor_of
 from docs.reference import WRITTEN
@@ -727,3 +727,15 @@ def test_commands_of_temporal_work_as_printed(shell: Shell) -> None:
     finally:
         dev.send_signal(signal.SIGTERM)
         dev.wait(PATIENCE)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux")
+def test_picture_of_readme_can_be_made_again(tmp_path: Path) -> None:
+    """By its command: killed while the model is asked, resumed, approved."""
+    lines = [line.plain.strip() for line in picture.recorded(tmp_path)]
+    drawn = picture.PICTURE.read_text(encoding="utf-8").replace("&#160;", " ")
+    for line in ("paid 1250 cents to Paper & Pen", "Killed", "Both bills are paid."):
+        assert line in lines
+        assert line.replace("&", "&amp;") in drawn
+    assert lines[-1].startswith("✓ stop")

@@ -25,9 +25,10 @@ from client.agents.catalog import Catalog, module_facts
 from client.agents.files import agents_here
 from client.cli.output import note
 from client.errors import UsageError
+from client.server.embedded import EmbeddedServer
 from client.server.workerconfig import Allowed, load_settings, recalled
 
-__all__ = ["changed", "check", "held", "let_go", "loaded_lines", "stamps", "start_again", "watched"]
+__all__ = ["changed", "check", "held", "leave", "let_go", "loaded_lines", "stamps", "start_again", "watched"]
 
 LOOK_SECONDS = 1.0
 """How often the files are looked at."""
@@ -158,6 +159,14 @@ def held(home: Path) -> int:
     fcntl.flock(lock, fcntl.LOCK_SH)
     os.set_inheritable(lock, True)
     return lock
+
+
+async def leave(home: Path, lock: int | None) -> None:
+    """There will be no new process: give back the lock, if held, and stop the server unless others use it."""
+    if lock is not None:
+        os.close(lock)
+        async with await EmbeddedServer.attach(home):
+            pass
 
 
 def let_go() -> bool:

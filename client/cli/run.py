@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import shlex
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,9 +94,7 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
                 if not again:
                     raise
                 problem = str(error)
-            await _serve_pages(client, settings, stack)
-            for line in reload.loaded_lines(agents, settings):
-                notes.print(plain(line), soft_wrap=True)
+            await _serve_pages(client, settings, agents, stack)
             if problem:
                 note(f"{problem}\nno worker runs here until that is mended; Ctrl-C ends this command")
             else:
@@ -107,14 +105,17 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
             )
             lock = reload.held(settings.data_dir) if client.ui else None
     except asyncio.CancelledError:
+        await reload.leave(settings.data_dir, lock)
         notes.print("stopped")
         return 0
     return reload.start_again(lock)
 
 
-async def _serve_pages(client: AgentClient, settings: Settings, stack: AsyncExitStack) -> None:
-    """Serve the console, and what the Web UI needs; print where they are."""
-    from client.cli import render
+async def _serve_pages(
+    client: AgentClient, settings: Settings, agents: Sequence[str], stack: AsyncExitStack
+) -> None:
+    """Serve the console, and what the Web UI needs; print where they are, and what is loaded."""
+    from client.cli import reload, render
     from client.console.app import serving_console
     from client.keys import signer
 
@@ -125,6 +126,8 @@ async def _serve_pages(client: AgentClient, settings: Settings, stack: AsyncExit
     if client.ui:
         notes.print(f"Web UI    {client.ui}{await _decode_for_ui(settings, stack)}")
         notes.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
+    for line in reload.loaded_lines(agents, settings):
+        notes.print(plain(line), soft_wrap=True)
 
 
 async def _first_of(*waiting: Coroutine[Any, Any, None]) -> None:

@@ -183,11 +183,11 @@ async def _check_waiting(client: AgentClient, settings: Settings, lines: Iterabl
 
 def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]:
     """What a run needs and this worker lacks."""
+    advice = "bring its file back, or name its module with --agent FILE or RATCHET_MODULES"
     if not any(machine.name == task.machine for machine in catalog.machines):
-        yield f"there is no machine {task.machine}; name its module with RATCHET_MODULES"
+        yield f"there is no machine {task.machine}; {advice}"
     if missing := [name for name in task.tools if catalog.tool_problem(name)]:
-        advice = "name its module with RATCHET_MODULES, or its MCP server with RATCHET_MCP"
-        yield f"there is no tool {', '.join(missing)}; {advice}"
+        yield f"there is no tool {', '.join(missing)}; {advice}, or its MCP server with RATCHET_MCP"
     typed = recalled(settings.data_dir).openai_base_url
     server = os.environ.get("OPENAI_BASE_URL", "").strip()
     if any(typed and spec.base_url == typed != server for spec in task.models.values()):

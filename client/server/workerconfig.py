@@ -97,7 +97,7 @@ def forget(data_dir: Path, names: Iterable[str] | None = None) -> tuple[str, ...
     every = {*known.modules, *known.base_urls, *filter(None, [known.openai_base_url])}
     wanted = every if names is None else set(names)
     if unknown := sorted(wanted - every):
-        raise UsageError(f"{', '.join(unknown)}: not remembered in this directory; `ratchet modules` lists")
+        raise UsageError(f"{', '.join(unknown)}: not remembered here; `ratchet modules` lists what is")
     _keep(
         data_dir,
         Allowed(

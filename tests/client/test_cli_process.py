@@ -261,9 +261,13 @@ def test_dev_reloads_code_that_changed_unless_it_is_broken(data_dir: Path, tmp_p
     assert running_server(data_dir) is None
 
 
-@pytest.mark.parametrize("way", ["back", pytest.param("ended", marks=pytest.mark.exhaustive)])
+LATER = [pytest.param(one, marks=pytest.mark.exhaustive) for one in ("ended", "named anew")]
+
+
+@pytest.mark.parametrize("way", ["back", *LATER])
 def test_dev_waits_until_its_code_breaks_no_run_any_more(data_dir: Path, tmp_path: Path, way: str) -> None:
-    """The file of a tool that a waiting run needs is gone: until it is back, or the run is ended."""
+    """The file of a tool that a waiting run needs is gone: until it is back, a command names another one, or
+    the run is ended."""
     (agent, tool), cli = noting(tmp_path), Cli(data_dir, tmp_path)
     assert cli("run", "--agent", agent, "--id", "one", "--detach", "go").code == 0
     with developing(cli) as says:
@@ -272,15 +276,28 @@ def test_dev_waits_until_its_code_breaks_no_run_any_more(data_dir: Path, tmp_pat
         gone = tool.rename(tmp_path / "away.py")
         assert says("  one: there is no tool note")
         assert says("no worker runs here until that is mended")
+        if way == "ended":
+            assert cli("cancel", "one", "--yes").code == 0
+            assert says("A worker runs here")
+            assert cli("watch", "one").code == 1
+            return
         if way == "back":
             gone.rename(tool)
         else:
-            assert cli("cancel", "one", "--yes").code == 0
+            Path(agent).write_text(Path(agent).read_text().replace(tool.name, gone.name))
+            assert cli("run", "--agent", agent, "--id", "two", "--detach", "go").code == 0
         assert says("A worker runs here")
-        if way == "back":
-            assert "noted by the first tool" in approved(cli, "one")
-        else:
-            assert cli("watch", "one").code == 1
+        assert "noted by the first tool" in approved(cli, "one")
+
+
+@pytest.mark.exhaustive
+def test_interrupt_while_dev_starts_again_stops_its_server(data_dir: Path, tmp_path: Path) -> None:
+    (agent, tool), cli = noting(tmp_path), Cli(data_dir, tmp_path)
+    with developing(cli, "--agent", agent) as says:
+        assert says("A worker runs here")
+        tool.write_text(TOOL.format(version="second"))
+        assert says("the worker starts again")
+    assert running_server(data_dir) is None
 
 
 def _polls(worker: Forked) -> str:
