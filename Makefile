@@ -20,8 +20,8 @@ LOCKS := requirements.lock deploy/worker.lock deploy/build.lock
 export PYTHONDONTWRITEBYTECODE :=
 
 # Files in the order of tests/conftest.py: some wait while others compute, so there are more workers than two cores
-# have room for.
-AT_ONCE := -n 6 --dist loadfile --no-loadscope-reorder
+# have room for. Six were not faster: each reads all tests and has servers of its own.
+AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-all chaos check style types lock docs bench profile wheel wheel-test clean
 
