@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    waiting = [path for path in files if WAITING & {*path.relative_to(HERE).parts, path.stem}]
+    waiting = [path for path in files if WAITING & {*path.parts[len(HERE.parts) :], path.stem}]
     busy = [path for path in files if path not in waiting]
     place = {path: number / len(waiting) for number, path in enumerate(waiting)}
     place |= {path: 0.2 + number / len(busy) for number, path in enumerate(busy)}

@@ -1062,18 +1062,18 @@ def _check_message_of_fork(run: Evidence) -> Iterator[Finding]:
     """The message that a run was forked with stands behind the record of the fork."""
     first, *others = run.own[:2]
     if others and "message" in first.get("about", {}) and not _is_of_fork(run, others[0]):
-        yield wrong(f"record {first['seq']}", "the message that it was forked with is not right behind it")
+        yield wrong(f"record {first['seq']}", "the message that the run was forked with does not come next")
 
 
 def _is_of_fork(run: Evidence, record: Json) -> bool:
-    """It brings the message of which the record of the fork has the digest, right behind that record."""
+    """The record comes right after the one of the fork, and has the message whose digest that one has."""
     first, notes = run.own[0], record.get("notes", ())
     text = str(notes[0]["content"]) if len(notes) == 1 else ""
     digest = hashlib.sha256(text.encode()).hexdigest()
     return (
         (first["event"], record["event"], record["seq"] - first["seq"]) == ("Forked", "Steered", 1)
         and first.get("about", {}).get("message") == digest
-        and (notes[0]["role"], record.get("reason")) == ("user", text[: len(record.get("reason", ""))])
+        and (notes[0]["role"], record.get("reason")) == ("user", text)
         and (record.get("by"), record.get("about", {})) == (first.get("by"), {})
     )
 

@@ -145,7 +145,7 @@ def _short(module: str) -> str:
 def start_again(lock: int | None) -> NoReturn:
     """Replace this process by one of the same command. `lock` is what it holds of the server's users.
 
-    A signal waits until the new process has joined the server, which only who has joined stops.
+    Signals are held back until the new process has joined the server: nobody else would stop it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if lock is not None:
@@ -170,7 +170,7 @@ async def leave(home: Path, lock: int | None) -> None:
 
 
 def let_go() -> bool:
-    """In the new process, once it has joined the server: give the lock back. False: it is no new process."""
+    """In the new process, once it has joined the server: give the lock back. Returns whether it is one."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     lock = os.environ.pop(LOCK_VARIABLE, "")
     with suppress(OSError, ValueError):

@@ -261,7 +261,7 @@ def test_dev_reloads_code_that_changed_unless_it_is_broken(data_dir: Path, tmp_p
     assert running_server(data_dir) is None
 
 
-LATER = [pytest.param(one, marks=pytest.mark.exhaustive) for one in ("ended", "named anew")]
+LATER = [pytest.param(one, marks=pytest.mark.exhaustive) for one in ("ended", "another file")]
 
 
 @pytest.mark.parametrize("way", ["back", *LATER])
