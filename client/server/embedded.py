@@ -51,6 +51,8 @@ __all__ = [
 READY_SECONDS = 60
 LOCK_SECONDS = 90
 """Longer than a start takes."""
+LASTING = range(20_000, 32_000)
+"""Ports that no system gives to a program that asks for any (Linux: from 32,768; macOS, Windows: from 49,152)."""
 STOP_SECONDS = 0.5
 """The server drains for 1.5 s, but nobody is connected any more; then it is killed. SQLite is made for it."""
 START_ATTEMPTS = 5
@@ -371,7 +373,7 @@ async def _start(home: Path, ports: Ports) -> ServerRecord:
     of the UI stay good."""
     before = _read(home)
     last, ui_port = (before.port, before.ui_port) if before else (0, 0)
-    codec = (_free(before.codec_port if before else 0) or _free(0)) if ports.codec else 0
+    codec = _codec_port(before.codec_port if before else 0) if ports.codec else 0
     attempt = 1
     while True:
         port = await _port("--port", ports.grpc, last)
@@ -500,6 +502,13 @@ async def _port(option: str, wanted: int | None, before: int) -> int:
     if not _free(wanted):
         raise _taken(option, wanted)
     return wanted
+
+
+def _codec_port(before: int) -> int:
+    """The port of the last time if it is free, else a free one that no other program gets by chance: the codec
+    server begins later than Temporal's, and again and again, while the UI knows one port for it."""
+    free = filter(_free, random.sample(LASTING, len(LASTING)))
+    return (_free(before) if before else 0) or next(free, 0) or _free(0)
 
 
 def _taken(option: str, port: int) -> UsageError:
