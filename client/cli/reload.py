@@ -14,19 +14,22 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from activities.settings import Settings
 from client.agents.agentfile import find_agent, load_agent
-from client.agents.catalog import Catalog, module_facts
+from client.agents.catalog import Catalog, module_facts, without_broken_modules
 from client.agents.files import agents_here
 from client.cli.output import note
-from client.errors import UsageError
+from client.errors import RatchetError, UsageError
 from client.server.embedded import EmbeddedServer
-from client.server.workerconfig import Allowed, load_settings, recalled
+from client.server.workerconfig import Allowed, load_settings, recalled, settings_from_environment
+
+if TYPE_CHECKING:
+    from client.sdk.agent import AgentClient
 
 __all__ = ["changed", "check", "held", "leave", "let_go", "loaded_lines", "stamps", "start_again", "watched"]
 
@@ -39,21 +42,30 @@ START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import check; ch
 Stamps = Mapping[Path, tuple[int, int] | None]
 
 
-async def changed(agents: Sequence[str], settings: Settings, before: Stamps) -> None:
-    """Wait until a file of the agents or of the worker's modules has changed since `before`, and all of them
-    can be loaded. What cannot be loaded is named, and nothing else happens."""
+async def changed(client: AgentClient, agents: Sequence[str], settings: Settings, before: Stamps) -> None:
+    """Wait until a file of the agents or of the worker's modules has changed since `before`, and a new worker
+    can load all of them and breaks no run. What stands in the way is named, and nothing else happens."""
+    refused: Collection[str] | None = None
+    files: set[str] = set()
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         now = stamps(before)
-        if now == before:
+        if now == before and (refused is None or await _not_over(client) == refused):
             continue
-        files = ", ".join(path.name for path in now if now[path] != before[path])
-        before, problem = now, await _problem(agents, settings)
-        if problem:
+        files |= {path.name for path in now if now[path] != before[path]}
+        before, refused = now, await _not_over(client)
+        if problem := await _problem(client, agents, settings):
             note(f"{problem}\nnot reloaded: all stays as it is until that is mended")
         elif stamps(before) == before:  # else it was changed again since it was checked
-            note(f"{files} changed: the worker starts again")
+            note(f"{', '.join(sorted(files))} changed: the worker starts again")
             return
+
+
+async def _not_over(client: AgentClient) -> Collection[str]:
+    """The runs that a new worker would continue; what it would break, it may not break once they are over."""
+    with suppress(RatchetError):
+        return {line.id for line in await client.list(running=True)}
+    return ()
 
 
 def stamps(files: Iterable[Path]) -> Stamps:
@@ -76,13 +88,19 @@ def watched(agents: Sequence[str], settings: Settings) -> set[Path]:
     return own | {path for path in map(Path, files) if path.parent in {one.parent for one in own}}
 
 
-async def _problem(agents: Sequence[str], settings: Settings) -> str:
-    """Why a process that begins now could not load what this one has loaded; empty: it can."""
+async def _problem(client: AgentClient, agents: Sequence[str], settings: Settings) -> str:
+    """Why a process that begins now could not load what this one has loaded, or would break a run of the
+    directory; empty: neither."""
     start = START.format(path=sys.path)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", start, stdin=PIPE, stdout=PIPE, start_new_session=True
     )
-    asked = {"agents": list(agents), "data_dir": str(settings.data_dir), "modules": list(settings.modules)}
+    asked: dict[str, Any] = {
+        "agents": list(agents),
+        "data_dir": str(settings.data_dir),
+        "modules": list(settings.modules),
+    }
+    asked["server"] = client.where if client.ui else ""
     try:
         output, _ = await process.communicate(json.dumps(asked).encode())
     finally:
@@ -94,7 +112,7 @@ async def _problem(agents: Sequence[str], settings: Settings) -> str:
 
 
 def check() -> None:
-    """In that process: print why it cannot load what it is asked to load."""
+    """In that process: print why it cannot load what it is asked to load, or what it would break."""
     asked = json.load(sys.stdin)
     problem = ""
     try:
@@ -104,9 +122,23 @@ def check() -> None:
         needed = {*asked["modules"], *allowed.modules}  # one that was left out before may stay broken
         kept = tuple(name for name in settings.modules if name in needed)
         assert Catalog.load(settings.model_copy(update={"modules": kept})).providers
-    except UsageError as error:
+        if asked["server"]:
+            named = (*settings_from_environment().modules, *allowed.modules)
+            settings, _ = without_broken_modules(settings, named)
+            asyncio.run(_check_runs(settings, asked["server"]))
+    except RatchetError as error:
         problem = str(error)
     sys.stdout.write(f"\n{json.dumps(problem)}\n")  # behind what a module prints
+
+
+async def _check_runs(settings: Settings, server: str) -> None:
+    """Raise a UsageError when a worker of this process would break a run of the directory."""
+    from client.cli.worker import check_runs
+    from client.sdk.agent import AgentClient
+    from client.server.connection import connected
+
+    async with connected(settings=settings, remote={"target_host": server}) as connection:
+        await check_runs(AgentClient(connection), settings)
 
 
 # -- what is loaded --------------------

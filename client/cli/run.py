@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import shlex
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,13 +67,7 @@ async def run(
 async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl = None) -> int:
     """Run the embedded server, a worker and the console until Ctrl-C. It reloads changed code."""
     from client.cli import reload, render
-    from client.cli.worker import (
-        continue_stopped,
-        own_worker,
-        remember_for_workers,
-        until_harmless,
-        until_seen,
-    )
+    from client.cli.worker import continue_stopped, own_worker, remember_for_workers, until_seen
 
     agents = agent or []
     settings, allowed = _settings(
@@ -85,23 +79,16 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
             client = await stack.enter_async_context(common.client(settings, "terminal", codec=True))
             again = reload.let_go()
             before = reload.stamps(reload.watched(agents, settings))
-            problem = ""
-            try:
-                await remember_for_workers(client, settings, allowed)
-                await stack.enter_async_context(own_worker(client, settings))
-                await until_seen(client)
-            except UsageError as error:
-                if not again:
-                    raise
-                problem = str(error)
-            await _serve_pages(client, settings, agents, stack)
-            if problem:
-                note(f"{problem}\nno worker runs here until that is mended; Ctrl-C ends this command")
-            else:
+            await remember_for_workers(client, settings, allowed)
+            await stack.enter_async_context(own_worker(client, settings))
+            await until_seen(client)
+            await _serve_pages(client, settings, stack, again)
+            for line in reload.loaded_lines(agents, settings):
+                notes.print(plain(line), soft_wrap=True)
+            if not again:
                 notes.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
             await _first_of(
-                reload.changed(agents, settings, before),
-                until_harmless(client, settings, allowed) if problem else continue_stopped(client, settings),
+                reload.changed(client, agents, settings, before), continue_stopped(client, settings)
             )
             lock = reload.held(settings.data_dir) if client.ui else None
     except asyncio.CancelledError:
@@ -111,23 +98,22 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
     return reload.start_again(lock)
 
 
-async def _serve_pages(
-    client: AgentClient, settings: Settings, agents: Sequence[str], stack: AsyncExitStack
-) -> None:
-    """Serve the console, and what the Web UI needs; print where they are, and what is loaded."""
-    from client.cli import reload, render
+async def _serve_pages(client: AgentClient, settings: Settings, stack: AsyncExitStack, again: bool) -> None:
+    """Serve the console, and what the Web UI needs; print where they are, `again` the console alone."""
+    from client.cli import render
     from client.console.app import serving_console
     from client.keys import signer
 
     notes = render.notes()
     link = await stack.enter_async_context(serving_console(client, signer()))
+    remark = await _decode_for_ui(settings, stack) if client.ui else ""
     notes.print(f"Console   {link}", soft_wrap=True)
+    if again:
+        return
     notes.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
     if client.ui:
-        notes.print(f"Web UI    {client.ui}{await _decode_for_ui(settings, stack)}")
+        notes.print(f"Web UI    {client.ui}{remark}")
         notes.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
-    for line in reload.loaded_lines(agents, settings):
-        notes.print(plain(line), soft_wrap=True)
 
 
 async def _first_of(*waiting: Coroutine[Any, Any, None]) -> None:

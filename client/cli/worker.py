@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from workflows.api import AgentTask
 
 __all__ = [
-    "OTHER_WORKERS", "check_worker", "continue_stopped", "own_worker", "remember_for_workers", "task_queue",
-    "until_harmless", "until_seen",
+    "OTHER_WORKERS", "check_runs", "check_worker", "continue_stopped", "own_worker", "remember_for_workers",
+    "task_queue", "until_seen",
 ]  # fmt: skip
 
 MAX_NAMED_RUNS = 10
@@ -96,23 +96,11 @@ async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_
             others = f"{counted(len(lines), 'other run')} of this directory"
             note(f"left alone: {others} not over; `ratchet list --running` shows what each waits for")
     else:
-        await _check_waiting(client, settings, lines)
+        await check_runs(client, settings, lines)
         _name_unfinished(lines)
         queues |= {line.task_queue for line in lines}
     async with client.connection.working(*queues):
         yield
-
-
-async def until_harmless(client: AgentClient, settings: Settings, allowed: Allowed) -> None:
-    """Wait until a worker with these settings would break no run, as those that it would break are over; or
-    until another command has named or forgotten modules, which a new process loads."""
-    known = recalled(settings.data_dir)
-    while recalled(settings.data_dir) == known:
-        await asyncio.sleep(LOOK_SECONDS)
-        with suppress(RatchetError):
-            await remember_for_workers(client, settings, allowed)
-            await _check_waiting(client, settings, await client.list(running=True))
-            return
 
 
 async def until_seen(client: AgentClient) -> None:
@@ -146,7 +134,7 @@ async def continue_stopped(client: AgentClient, settings: Settings) -> Never:
                 for queue in idle & before:  # at one look, the worker of a new run may not poll yet
                     stopped = [line for line in lines if line.task_queue == queue]
                     try:
-                        await _check_waiting(client, settings, stopped)
+                        await check_runs(client, settings, stopped)
                     except UsageError as error:
                         refused.add(queue)
                         note(str(error))
@@ -156,8 +144,11 @@ async def continue_stopped(client: AgentClient, settings: Settings) -> Never:
                     await workers[queue].enter_async_context(client.connection.working(queue))
 
 
-async def _check_waiting(client: AgentClient, settings: Settings, lines: Iterable[RunLine]) -> None:
-    """Raise a UsageError when this worker would break a waiting run."""
+async def check_runs(client: AgentClient, settings: Settings, lines: Iterable[RunLine] | None = None) -> None:
+    """Raise a UsageError when a worker with these settings would break one of these runs; default: all of the
+    directory that are not over."""
+    if lines is None:
+        lines = await client.list(running=True)
     catalog = Catalog.load(settings)
     problems = []
     for line in lines:
