@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from client.cli.output import print_table
+from client.cli.output import print_pairs
 from client.cli.plain_params import PlainCommand
 from client.errors import UsageError
 
@@ -65,8 +65,7 @@ def docs(
         typer.echo(ROOT / "docs")
     elif page is None:
         summaries = ((name, *summary(file)) for name, file in sorted(known.items()))
-        rows = [((name, ""), (f"{title}. {about}".strip(), "")) for name, title, about in summaries]
-        print_table(("page", "what it says"), rows)
+        print_pairs((name, f"{title}. {about}".strip()) for name, title, about in summaries)
         typer.echo("\n`ratchet docs tutorial` prints one; coding agents begin with `ratchet docs agents`.")
     else:
         file = known.get(Path(page.partition("#")[0]).stem.lower())

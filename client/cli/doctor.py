@@ -16,8 +16,9 @@ from client.agents.yaml import dotted
 from client.cli.mcptools import ServerFacts, mcp_servers
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.cli.output import print_lines, print_pairs
-from client.errors import RatchetError
+from client.errors import RatchetError, UsageError
 from client.runs.requests import bound_lines
+from client.runs.words import counted
 from client.server import ownership
 from client.server.embedded import data_directory
 from client.server.workerconfig import Allowed
@@ -63,14 +64,14 @@ async def doctor(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Check server, namespace, search attributes, worker, provider, tools and store."""
+    """Check server, namespace, search attributes, worker, waiting runs, provider, tools and store."""
     chosen, draft = Choice(agent=agent).finish()
     models = list(chosen.models.values())
     # an agent is checked as for a `run` of it, whose worker loads nothing else
     settings = common.worker_settings(Allowed.of_agents(chosen), alone=agent is not None)
     if adopt:
         ownership.adopt(data_directory(settings.data_dir))
-    checks = [check async for check in _server(common, settings, fix)]
+    checks = [check async for check in _server(common, settings, fix, whole=agent is None)]
     checks += await _agent(settings, chosen, draft)
     checks.append(_store(settings))
     checks += [check async for check in _models(settings, models, needed=agent is not None)]
@@ -81,7 +82,10 @@ async def doctor(
     return 0 if all(check.ok for check in checks) else 1
 
 
-async def _server(common: CommonOptions, settings: Settings, fix: bool) -> AsyncIterator[Check]:
+async def _server(
+    common: CommonOptions, settings: Settings, fix: bool, *, whole: bool
+) -> AsyncIterator[Check]:
+    """`whole`: the settings are those of a worker that would continue all runs of the directory."""
     try:
         async with common.client(settings) as client:
             kind = "embedded" if client.ui else "elsewhere"
@@ -89,6 +93,8 @@ async def _server(common: CommonOptions, settings: Settings, fix: bool) -> Async
             async for check in _namespace(client, fix):
                 yield check
             yield await _worker(client)
+            if client.ui and whole:
+                yield await _waiting(client, settings)
     except RatchetError as error:
         yield Check("server", False, str(error))
 
@@ -127,6 +133,18 @@ async def _worker(client: AgentClient) -> Check:
         )
         return Check("worker", True, text)
     return Check("worker", False, "none polls the task queue; start one with `python -m ratchet.worker`")
+
+
+async def _waiting(client: AgentClient, settings: Settings) -> Check:
+    from client.cli.worker import check_runs
+
+    lines = await client.list(running=True)
+    try:
+        await check_runs(client, settings, lines)
+    except UsageError as error:
+        return Check("waiting runs", False, str(error))
+    text = f"{counted(len(lines), 'run')}; a worker here has what they need" if lines else "none"
+    return Check("waiting runs", True, text)
 
 
 async def _agent(settings: Settings, agent: AgentFile, draft: Draft) -> list[Check]:

@@ -87,6 +87,8 @@ async def evidence(
         for one in found:
             typer.echo(_line(one))
         note(summary(found))
+        if not file:
+            note(f"`ratchet export {run} --evidence` writes what others can check without this server")
     bad = {"wrong", "unknown"} if strict else {"wrong"}
     return 1 if any(one.verdict in bad for one in found) else 0
 

@@ -66,8 +66,9 @@ class _OwnErrors(logging.Handler):
 
 @contextmanager
 def log_to_terminal(settings: Settings) -> Iterator[None]:
-    """Log to standard error."""
+    """Log to standard error; of the SDK only warnings, as the command itself says that its worker ends."""
     configure(settings)
+    logging.getLogger("temporalio").setLevel(logging.WARNING)
     _forward_core(settings)
     yield
 

@@ -386,7 +386,7 @@ def snapshot_block(snapshot: StepSnapshot) -> Group:
 
 
 def _value(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    text = value if value and isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
     return (
         text
         if len(text) <= VALUE_CHARACTERS

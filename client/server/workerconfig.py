@@ -90,14 +90,16 @@ def remember(data_dir: Path, allowed: Allowed) -> None:
 def forget(data_dir: Path, names: Iterable[str] | None = None) -> tuple[str, ...]:
     """Forget modules and model servers of a directory; None: all. Returns what was forgotten.
 
+    Args:
+        names: as they are remembered; of a file its name alone, or the end of its path, will do.
+
     Raises:
-        UsageError: a name is not remembered, or the user's state folder cannot be written.
+        UsageError: a name is not remembered, or is that of several, or the user's state folder cannot be
+            written.
     """
     known = recalled(data_dir)
     every = {*known.modules, *known.base_urls, *filter(None, [known.openai_base_url])}
-    wanted = every if names is None else set(names)
-    if unknown := sorted(wanted - every):
-        raise UsageError(f"{', '.join(unknown)}: not remembered here; `ratchet modules` lists what is")
+    wanted = every if names is None else {_remembered(name, every) for name in names}
     _keep(
         data_dir,
         Allowed(
@@ -107,6 +109,16 @@ def forget(data_dir: Path, names: Iterable[str] | None = None) -> tuple[str, ...
         ),
     )
     return tuple(sorted(wanted))
+
+
+def _remembered(name: str, every: Iterable[str]) -> str:
+    """What is meant, of all that is remembered."""
+    found = [one for one in every if one == name] or [one for one in every if one.endswith(f"/{name}")]
+    if not found:
+        raise UsageError(f"{name}: not remembered here; `ratchet modules` lists what is")
+    if len(found) > 1:
+        raise UsageError(f"{name} may be {' or '.join(sorted(found))}; write out which")
+    return found[0]
 
 
 def _keep(data_dir: Path, allowed: Allowed) -> None:

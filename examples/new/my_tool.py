@@ -1,4 +1,7 @@
-"""The tool `my_tool`: `ratchet docs tools` says what else one can be told."""
+"""The tool `my_tool`. What it does is an example: `Params` says what a model gives, and `run` does the work.
+
+`ratchet docs tools` says what else a tool can be told.
+"""
 
 from pydantic import BaseModel, Field
 

@@ -173,9 +173,11 @@ def test_worker_without_the_module_of_a_waiting_run_is_refused(cli: Cli, tmp_pat
     until(lambda: any(one["id"] == "needs" for one in cli("list", "--running", "--json").lines))
     known = memory_file(Path(cli.variables["RATCHET_DATA_DIR"]))
     known.rename(tmp_path / "aside")  # nothing is remembered
-    found = cli("run", "--resume")
+    found, waiting = cli("run", "--resume"), {one["name"]: one for one in cli("doctor", "--json").lines}
     (tmp_path / "aside").rename(known)
     assert (found.code, "needs" in found.err, "mark_once" in found.err) == (2, True, True)
+    assert (waiting["waiting runs"]["ok"], "needs" in waiting["waiting runs"]["text"]) == (False, True)
+    assert "a worker here has what they need" in cli("doctor").out
     assert cli("run", "--resume").code == 0
     assert "six" in cli.marks()
 
@@ -204,8 +206,10 @@ def test_remembered_module_that_is_gone_is_told_until_forgotten(tmp_path: Path) 
         remember(tmp_path, Allowed(modules=(str(TOOLS),)))
     listed, _ = cli("modules", "--json").lines
     assert (listed["module"], "the file is gone" in listed["error"]) == (str(module), True)
-    assert cli("modules", "--forget", str(module)).code == 0
+    assert cli("modules", "--forget", module.name).out == f"forgot {module}\n"
     assert not cli("machines").err
+    remember(tmp_path, Allowed(modules=(str(module), str(tmp_path / "other" / module.name))))
+    assert "write out which" in cli("modules", "--forget", module.name).err
 
 
 def test_run_gets_nothing_of_module_that_only_earlier_command_named(cli: Cli, tmp_path: Path) -> None:
