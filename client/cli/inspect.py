@@ -40,6 +40,8 @@ __all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None)
 
+ASKED_AT_ONCE = 20
+"""Runs that are asked at a time whether a bug stops them."""
 MAX_NAMED_RUNS = 10
 """Runs that a message names."""
 
@@ -270,17 +272,23 @@ async def _end_broken(client: AgentClient, *, yes: bool, as_json: bool) -> None:
 
 async def _bugs(client: AgentClient) -> tuple[dict[str, MachineBug], dict[str, RatchetError]]:
     """The bugs that stop runs, and why runs gave no answer; both by the id of the run."""
-    found: dict[str, MachineBug] = {}
-    unanswered: dict[str, RatchetError] = {}
-    for line in await client.list(running=True):
-        try:
-            if (bug := await client.bug(line.id)) is not None:
-                found[line.id] = bug
-        except (UnknownRun, RunFailed):  # it is over by now
-            continue
-        except RatchetError as error:
-            unanswered[line.id] = error
-    return found, unanswered
+    import asyncio
+
+    free = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def ask(run_id: str) -> RatchetError | None:
+        async with free:
+            try:
+                return await client.bug(run_id)
+            except (UnknownRun, RunFailed):  # it is over by now
+                return None
+            except RatchetError as error:
+                return error
+
+    names = [line.id for line in await client.list(running=True)]
+    answers = dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))
+    found = {name: answer for name, answer in answers.items() if isinstance(answer, MachineBug)}
+    return found, {name: answer for name, answer in answers.items() if answer and name not in found}
 
 
 def _unanswered_text(errors: Mapping[str, RatchetError]) -> str:

@@ -72,6 +72,8 @@ __all__ = ["ConnectedReader"]
 Q = TypeVar("Q")
 BUG_ATTEMPTS = 2
 """Failed workflow tasks after which a run counts as stopped by a bug."""
+BUG_SECONDS = 10
+"""How long `watch` waits for a worker with mended code where a bug stops a run."""
 QUERY_SECONDS = 15
 BEGIN_SECONDS = 0.1
 """Between two queries to a run that has not begun."""
@@ -396,12 +398,13 @@ class ConnectedReader(RunReader):
 
     async def _with_patience(self, run: str, since: int) -> tuple[tuple[Record, ...], bool]:
         """The new records; a worker that is away, or a bug that may be fixed by now, is waited for."""
-        until = time.monotonic() + ABSENCE_SECONDS
+        began = time.monotonic()
         while True:
             try:
                 return await self.live_records(run, since)
             except (MachineBug, RunNotBegun, NoWorker) as error:
-                if isinstance(error, CodeChanged) or time.monotonic() > until:
+                patience = BUG_SECONDS if isinstance(error, MachineBug) else ABSENCE_SECONDS
+                if isinstance(error, CodeChanged) or time.monotonic() > began + patience:
                     raise
                 await asyncio.sleep(1)
 

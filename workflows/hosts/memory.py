@@ -44,7 +44,7 @@ from workflows.kernel.context import Context
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Extensions, Machine, RunInput, state_name
-from workflows.kernel.rollback import restored, restored_context, rolled_back
+from workflows.kernel.rollback import restored, rolled_back
 from workflows.kernel.snapshot import Observer, Program, Snapshot, Suspension
 from workflows.people import Command, Decision, Request, Verb
 from workflows.steps import StepLine, steps_of
@@ -52,7 +52,6 @@ from workflows.task import InvalidTask, first_step, program_for
 
 __all__ = [
     "Choice", "LocalOutcome", "LocalRuns", "PerformedCall", "Position", "Unanswered", "every",
-    "stored_context",
 ]  # fmt: skip
 
 M = TypeVar("M", bound=BaseModel)
@@ -505,9 +504,3 @@ def _too_late(call: HostCall, site: CallSite) -> CallAnswer:
 
 def _stored_records(store: Mapping[str, list[str]], trace_id: str) -> list[Record]:
     return [Record.model_validate_json(line) for line in store.get(trace_id, ())]
-
-
-def stored_context(machine: Machine, store: Mapping[str, list[str]], trace_id: str) -> Any:
-    """The context of a run as it was stored last; None for an id that the store does not have."""
-    records = _stored_records(store, trace_id)
-    return restored_context(machine, records) if records else None
