@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
@@ -33,6 +34,7 @@ from client.runs.archived import ArchivedRuns
 from client.runs.readings import title_of
 from workflows.api import AgentTask
 from workflows.kernel.log import STARTED, LoggedCall, Record
+from workflows.kernel.logged_calls import ended_call
 
 __all__ = [
     "HISTORY", "Beginning", "Execution", "archive_requests", "archived_executions", "beginning_of", "begun",
@@ -154,39 +156,36 @@ async def _answer_fields(
 ) -> Iterable[dict[str, Any]]:
     """What a call that has ended says, as fields of records."""
     scheduled, converter = call.activity_task_scheduled_event_attributes, temporal.data_converter
-    kind = scheduled.activity_type.name
-    if kind not in ANSWER_TYPES:
+    activity = kind = scheduled.activity_type.name
+    if activity not in ANSWER_TYPES:
         return ()
     title = (await _value(converter, [call.user_metadata.summary], str)).removesuffix(THEN_THE_MODEL)
-    ended = LoggedCall(kind=kind, id=ID_END.sub("", scheduled.activity_id), title=title)
-    if kind == "call_tool":
+    tool, arguments = "", dict[str, Any]()
+    if activity == "call_tool":
         wanted = await _value(converter, scheduled.input.payloads, ToolInput)
-        of_tool = {"kind": "call_tools", "tool": wanted.tool, "arguments": wanted.arguments}
-        ended = ended.model_copy(update=of_tool)
+        kind, tool, arguments = "call_tools", wanted.tool, wanted.arguments
+    place = ID_END.sub("", scheduled.activity_id)
+    ended = partial(ended_call, kind, title, id=place, tool=tool, arguments=arguments)
     if not event.HasField("activity_task_completed_event_attributes"):
         failed, text = event.activity_task_failed_event_attributes, ""
         error = "failed" if event.HasField("activity_task_failed_event_attributes") else "unknown_outcome"
         if failed.HasField("failure"):
             text = str(await converter.decode_failure(failed.failure))
-        ended = ended.model_copy(update={"output": text, "error": error})
-        return ({"event": EffectFailed.__name__, "answered": (ended,)},)
+        return ({"event": EffectFailed.__name__, "answered": (ended(text, error),)},)
     answer = await _value(
-        converter, event.activity_task_completed_event_attributes.result.payloads, ANSWER_TYPES[kind]
+        converter, event.activity_task_completed_event_attributes.result.payloads, ANSWER_TYPES[activity]
     )
     match answer:
         case ModelReplied():
             return (_reply(answer),)
         case CodeStepped():
-            raised = (
-                {"output": answer.error, "error": "raised"} if answer.error else {"output": answer.printed}
-            )
-            ended = ended.model_copy(update=raised)
-            return ({"event": CodeStepped.__name__, "answered": (ended,)},)
+            raised = "raised" if answer.error else None
+            one = ended(answer.error or answer.printed, raised)
+            return ({"event": CodeStepped.__name__, "answered": (one,)},)
         case ToolResult():
-            came = {"output": answer.output, "error": answer.error, "seconds": answer.seconds}
-            ended = ended.model_copy(update=came)
+            one = ended(answer.output, answer.error, seconds=round(answer.seconds, 3))
             early = [_reply(answer.early.reply)] if answer.early else []
-            return ({"event": ToolsReturned.__name__, "answered": (ended,)}, *early)
+            return ({"event": ToolsReturned.__name__, "answered": (one,)}, *early)
     return ()
 
 

@@ -39,6 +39,8 @@ from tests.server.trials import (
     replayed,
     reset,
     task,
+    told_by_history,
+    tool_calls,
     until,
 )
 from worker import build_worker
@@ -142,6 +144,7 @@ async def test_long_run_has_one_log_and_repeats_no_call(short: Client, own: Sett
     records = whole_log(own, run, result)
     rebuilt = restored(program_for(given, {}, run.id), records)
     assert (rebuilt.state, rebuilt.step, len(rebuilt.conversation)) == ("DONE", 13, 2 + 12 * 2 + 1)
+    assert tool_calls(await told_by_history(short, run)) == tool_calls(records)
     await replayed(latest(short, run), own)
     await cassette_plays(short, own, run)
 

@@ -47,6 +47,8 @@ from tests.server.trials import (
     replayed,
     scripted,
     task,
+    told_by_history,
+    tool_calls,
 )
 from worker import build_worker
 from workflows.api import TASK_QUEUE, AgentTask, OnEnd, RunResult
@@ -153,6 +155,8 @@ async def test_disk_holds_nothing_plain(keys: dict[str, SecretStr], tmp_path: Pa
     async with real_server(settings, database=database) as client, build_worker(client, settings):
         for run in await two_runs(client, settings):
             assert (await run.result()).archived
+            (log, told) = (await log_of(run), await told_by_history(client, run))
+            assert tool_calls(told) == tool_calls(log), "where the code is broken, people read the history"
             blobs = sorted(settings.blobs_dir.rglob("*"))
             await replayed(run, settings)
             assert sorted(settings.blobs_dir.rglob("*")) == blobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
 from activities.contracts import ModelSpec, NativeCall, ScriptedReply
+from client.history.recorded import executions_of, recorded_calls
 from client.plugin import RatchetPlugin
 from workflows.api import (
     TASK_QUEUE,
@@ -45,6 +46,8 @@ __all__ = [
     "reset",
     "scripted",
     "task",
+    "told_by_history",
+    "tool_calls",
     "until",
 ]
 
@@ -156,6 +159,17 @@ async def command(run: Run, name: Any, **more: Any) -> CommandDone:
         "command", Command(command=name, by="ann", **more), result_type=CommandDone
     )
     return done
+
+
+async def told_by_history(client: Client, run: Run) -> tuple[Record, ...]:
+    """What Temporal's history alone says of a run's calls."""
+    return await recorded_calls(client, await executions_of(client, run.id), ())
+
+
+def tool_calls(records: Iterable[Record]) -> list[tuple[str, str, str, str | None]]:
+    """Id, title, output and error of each tool's call that has ended."""
+    every = (one for record in records for one in record.answered if one.kind == "call_tools")
+    return [(one.id, one.title, one.output, one.error) for one in every]
 
 
 async def log_of(run: Run) -> list[Record]:

@@ -25,7 +25,7 @@ from activities.text import readable
 from workflows.kernel.activity_ids import members, tool_calls
 from workflows.kernel.log import MORE, NO_CALLS, LoggedCall
 
-__all__ = ["LEFT_OUT", "answered", "shortened", "wanted_calls"]
+__all__ = ["LEFT_OUT", "answered", "ended_call", "shortened", "wanted_calls"]
 
 TITLE_CHARS, OUTPUT_CHARS, ERROR_CHARS = 200, 300, 60
 """The most characters of a title, an output and an error in `LoggedCall`."""
@@ -92,20 +92,20 @@ def _each(effect: Effect[Any], answer: Any, place: str) -> Iterator[LoggedCall]:
     match effect, answer:
         case Together(), Answers():
             if only_asks := all(isinstance(member, AskModel) for member in effect.effects):
-                yield _made(effect.kind, effect.title, "", None)
+                yield ended_call(effect.kind, effect.title, "", None)
             for (name, member), its in zip(members(effect, place), answer.answers, strict=False):
                 if not only_asks or isinstance(its, EffectFailed):
                     yield from _each(member, its, name)
         case CallTools(), ToolsReturned() if answer.results:
             for (name, run), result in zip(tool_calls(effect, place).items(), answer.results, strict=False):
-                yield _made(
+                yield ended_call(
                     effect.kind, run.title, result.output, result.error, call=run.id, id=name,
-                    tool=_short(run.tool, TITLE_CHARS),
-                    arguments=_cut_arguments(run), edited_by=run.edited_by[:TITLE_CHARS],
+                    tool=_short(run.tool, TITLE_CHARS), arguments=_given(run),
+                    edited_by=run.edited_by[:TITLE_CHARS],
                     seconds=round(result.seconds, 3),
                 )  # fmt: skip
         case _:
-            yield _made(effect.kind, effect.title, *_outcome(answer), id=place)
+            yield ended_call(effect.kind, effect.title, *_outcome(answer), id=place)
 
 
 def _outcome(answer: Any) -> tuple[str, str | None]:
@@ -123,9 +123,17 @@ def _outcome(answer: Any) -> tuple[str, str | None]:
     return "", None
 
 
-def _made(
-    kind: str, title: str, output: str, error: str | None, *, call: str = "", **more: Any
+def ended_call(  # what a call is and what came of it
+    kind: str,
+    title: str,
+    output: str,
+    error: str | None,
+    *,
+    call: str = "",
+    arguments: JsonObject | None = None,
+    **more: Any,
 ) -> LoggedCall:
+    """A call, and what came of it, cut to what a record holds; `more` are fields that are short."""
     shown = _short(output.rstrip(), OUTPUT_CHARS)
     return LoggedCall(
         kind=kind,
@@ -134,14 +142,18 @@ def _made(
         is_cut=len(shown) < len(output.rstrip()),
         error=error and _short(error, ERROR_CHARS),
         call=call if len(call) <= TITLE_CHARS else "",  # a model may have written it
+        arguments=_cut_arguments(arguments or {}),
         **more,
     )
 
 
-def _cut_arguments(run: ToolCall) -> JsonObject:
-    """Those that were given, as people see them: of a long value the beginning, as text; as many as there is
-    room for."""
-    arguments = {name: value for name, value in run.arguments.items() if name not in run.filled}
+def _given(run: ToolCall) -> JsonObject:
+    """The arguments without those that the tool's defaults have filled in."""
+    return {name: value for name, value in run.arguments.items() if name not in run.filled}
+
+
+def _cut_arguments(arguments: JsonObject) -> JsonObject:
+    """As people see them: of a long value the beginning, as text; as many as there is room for."""
     found: JsonObject = {}
     left = ARGUMENTS_CHARS
     for name, value in arguments.items():
