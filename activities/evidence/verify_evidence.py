@@ -1675,7 +1675,7 @@ LOOKS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
 def summary(found: Sequence[Finding]) -> str:
     """In one line how it came out."""
     counts = Counter(one.verdict for one in found)
-    shown = f"{counts['ok']} checked and right, {counts['unknown']} that this file cannot show"
+    shown = f"{counts['ok']} checked and right, {counts['unknown']} that nothing here can show"
     return f"{counts['wrong']} wrong; {shown}" if counts["wrong"] else f"nothing is wrong: {shown}"
 
 

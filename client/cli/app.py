@@ -38,7 +38,7 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted",
 }
 BEGIN = (
-    "New here? `ratchet init` writes an agent that runs without a key, `ratchet run` runs it; then "
+    "New here? `ratchet init` writes an agent that runs without a key, and says how to run it; then "
     "`ratchet docs tutorial`."
 )
 COMMANDS = {

@@ -16,7 +16,7 @@ from client.agents.yaml import dotted
 from client.cli.mcptools import ServerFacts, mcp_servers
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.cli.output import print_lines, print_pairs
-from client.errors import RatchetError, UsageError
+from client.errors import RatchetError
 from client.runs.requests import bound_lines
 from client.runs.words import counted
 from client.server import ownership
@@ -136,12 +136,11 @@ async def _worker(client: AgentClient) -> Check:
 
 
 async def _waiting(client: AgentClient, settings: Settings) -> Check:
-    from client.cli.worker import check_runs
+    from client.cli.worker import continued
 
-    lines = await client.list(running=True)
     try:
-        await check_runs(client, settings, lines)
-    except UsageError as error:
+        lines = await continued(client, settings, await client.list(running=True))
+    except RatchetError as error:
         return Check("waiting runs", False, str(error))
     text = f"{counted(len(lines), 'run')}; a worker here has what they need" if lines else "none"
     return Check("waiting runs", True, text)

@@ -88,7 +88,7 @@ async def evidence(
             typer.echo(_line(one))
         note(summary(found))
         if not file:
-            note(f"`ratchet export {run} --evidence` writes what others can check without this server")
+            note(f"`ratchet export {run} --evidence --out FILE` writes what others can check anywhere")
     bad = {"wrong", "unknown"} if strict else {"wrong"}
     return 1 if any(one.verdict in bad for one in found) else 0
 

@@ -229,7 +229,7 @@ async def resume_all(common: CommonOptions, settings: Settings, allowed: Allowed
             codes = []
             async with own_worker(client, settings):
                 for run_id in running:
-                    note(f"run {plain(run_id)}")
+                    note(f"run {plain(run_id)}: what is recorded of it comes first, and is not done again")
                     try:
                         as_json, verbose = starting.as_json, starting.verbose
                         codes.append(

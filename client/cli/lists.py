@@ -60,7 +60,7 @@ async def list_runs(
     if known > len(lines) > 0:
         note(f"the newest {len(lines)} of {known:,} runs; --limit 0 lists all")
     elif not lines and not as_json:
-        note("no runs")
+        note(_nowhere(common, "no runs"))
     if problem:
         note(problem)
 
@@ -87,9 +87,14 @@ async def inbox(
         print_inbox(lines, datetime.now(UTC))
         note("`ratchet inbox RUN` shows all that a run asks, and the commands that decide it")
     else:
-        note("no run waits for anybody; `ratchet list` shows all runs")
+        note(f"{_nowhere(common, 'no run waits for anybody')}; `ratchet list` shows all runs")
     if problem:
         note(f"{problem}, and then decisions that were sent take effect")
+
+
+def _nowhere(common: CommonOptions, what: str) -> str:
+    """With the directory that was looked into: a person may be in another folder."""
+    return what if common.remote() is not None else f"{what} in {plain(str(common.data_dir.resolve()))}"
 
 
 def print_runs(lines: Iterable[RunLine], now: datetime) -> None:

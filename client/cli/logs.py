@@ -66,9 +66,11 @@ class _OwnErrors(logging.Handler):
 
 @contextmanager
 def log_to_terminal(settings: Settings) -> Iterator[None]:
-    """Log to standard error; of the SDK only warnings, as the command itself says that its worker ends."""
+    """Log to standard error; at the level `info` only warnings of the SDK: the command itself says what its
+    worker does."""
     configure(settings)
-    logging.getLogger("temporalio").setLevel(logging.WARNING)
+    if logging.getLogger().level == logging.INFO:
+        logging.getLogger("temporalio").setLevel(logging.WARNING)
     _forward_core(settings)
     yield
 

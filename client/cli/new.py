@@ -115,6 +115,8 @@ def _schema(folder: Path) -> dict[Path, bytes]:
 
 def _check_name(kind: str, name: str) -> None:
     """Raise a UsageError for a name that its file, or what is in it, cannot have."""
+    from activities.settings import Settings
+    from activities.tools import load_tools
     from workflows import registry
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
@@ -123,6 +125,8 @@ def _check_name(kind: str, name: str) -> None:
         raise UsageError(f"{name}.py would hide the Python module {name}; choose another name")
     if kind == "machine" and name in {machine.name for machine in registry.shipped()}:
         raise UsageError(f"there is a machine {name} already; choose another name")
+    if kind == "tool" and name in load_tools(Settings()):
+        raise UsageError(f"a tool {name} comes with Ratchet; choose another name")
 
 
 def _write(folder: Path, texts: Mapping[Path, bytes]) -> None:

@@ -14,10 +14,11 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Never, NoReturn
 
 from activities.settings import Settings
 from client.agents.agentfile import find_agent, load_agent
@@ -25,18 +26,22 @@ from client.agents.catalog import Catalog, module_facts, without_broken_modules
 from client.agents.files import agents_here
 from client.cli.output import note
 from client.errors import RatchetError, UsageError
-from client.server.embedded import EmbeddedServer
+from client.server.embedded import EmbeddedServer, running_server
 from client.server.workerconfig import Allowed, load_settings, recalled, settings_from_environment
 
 if TYPE_CHECKING:
     from client.sdk.agent import AgentClient
 
-__all__ = ["changed", "check", "held", "leave", "let_go", "loaded_lines", "stamps", "start_again", "watched"]
+__all__ = [
+    "Process", "beside", "changed", "changed_beside", "check", "loaded_lines", "stamps", "watched",
+]  # fmt: skip
 
 LOOK_SECONDS = 1.0
 """How often the files are looked at."""
-LOCK_VARIABLE = "_RATCHET_HELD"
-"""Environment: the descriptor of the lock that keeps the server until the new process has joined it."""
+RETRY_SECONDS, CHECK_SECONDS = 5.0, 60
+"""When a check is made again that failed for the server's sake; how long one may take."""
+LOCK_VARIABLE, SAID_VARIABLE = "_RATCHET_HELD", "_RATCHET_SAID"
+"""Environment of a process that has replaced one: see `Process`. The first is a descriptor, or empty."""
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import check; check()"
 Stamps = Mapping[Path, tuple[int, int] | None]
@@ -44,28 +49,49 @@ Stamps = Mapping[Path, tuple[int, int] | None]
 
 async def changed(client: AgentClient, agents: Sequence[str], settings: Settings, before: Stamps) -> None:
     """Wait until a file of the agents or of the worker's modules has changed since `before`, and a new worker
-    can load all of them and breaks no run. What stands in the way is named, and nothing else happens."""
-    refused: Collection[str] | None = None
+    can load all of them and breaks no run. What stands in the way is named, and nothing else happens until
+    that may have changed."""
+    found, around = _Refusal(), _around(agents, settings)
     files: set[str] = set()
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(RETRY_SECONDS if found.is_passing else LOOK_SECONDS)
         now = stamps(before)
-        if now == before and (refused is None or await _not_over(client) == refused):
+        may_pass = found.text and (
+            found.is_passing or _around(agents, settings) != around or await found.is_void(client)
+        )
+        if now == before and not may_pass:
             continue
         files |= {path.name for path in now if now[path] != before[path]}
-        before, refused = now, await _not_over(client)
-        if problem := await _problem(client, agents, settings):
-            note(f"{problem}\nnot reloaded: all stays as it is until that is mended")
-        elif stamps(before) == before:  # else it was changed again since it was checked
+        before, around, said = now, _around(agents, settings), found.text
+        found = await _refusal(client, agents, settings)
+        if found.text not in ("", said):
+            note(f"{found.text}\nnot reloaded: all stays as it is until that is mended")
+        if not found.text and stamps(before) == before:  # else it was changed again since it was checked
             note(f"{', '.join(sorted(files))} changed: the worker starts again")
             return
 
 
-async def _not_over(client: AgentClient) -> Collection[str]:
-    """The runs that a new worker would continue; what it would break, it may not break once they are over."""
-    with suppress(RatchetError):
-        return {line.id for line in await client.list(running=True)}
-    return ()
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a new process is not begun."""
+
+    text: str = ""
+    runs: frozenset[str] = frozenset()
+    """The runs that it would break."""
+    is_passing: bool = False
+    """It is no fault of the code: the server did not answer."""
+
+    async def is_void(self, client: AgentClient) -> bool:
+        """One of the runs is over."""
+        with suppress(RatchetError):
+            return bool(self.runs) and not self.runs <= {one.id for one in await client.list(running=True)}
+        return False
+
+
+def _around(agents: Sequence[str], settings: Settings) -> tuple[Stamps, Allowed]:
+    """What code that could not be loaded may need, beside the files that are known; and what the directory
+    remembers."""
+    return beside(agents, settings.data_dir), recalled(settings.data_dir)
 
 
 def stamps(files: Iterable[Path]) -> Stamps:
@@ -88,57 +114,64 @@ def watched(agents: Sequence[str], settings: Settings) -> set[Path]:
     return own | {path for path in map(Path, files) if path.parent in {one.parent for one in own}}
 
 
-async def _problem(client: AgentClient, agents: Sequence[str], settings: Settings) -> str:
-    """Why a process that begins now could not load what this one has loaded, or would break a run of the
-    directory; empty: neither."""
+async def _refusal(client: AgentClient, agents: Sequence[str], settings: Settings) -> _Refusal:
+    """Why a process that begins now could not load what this one has loaded, or what it would break."""
     start = START.format(path=sys.path)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", start, stdin=PIPE, stdout=PIPE, start_new_session=True
     )
-    asked: dict[str, Any] = {
-        "agents": list(agents),
-        "data_dir": str(settings.data_dir),
-        "modules": list(settings.modules),
-    }
-    asked["server"] = client.where if client.ui else ""
+    asked = {
+        "agents": list(agents), "data_dir": str(settings.data_dir), "modules": list(settings.modules),
+        "server": client.where if client.ui else "", "queues": list(client.connection.queues),
+    }  # fmt: skip
     try:
-        output, _ = await process.communicate(json.dumps(asked).encode())
+        async with asyncio.timeout(CHECK_SECONDS):
+            output, _ = await process.communicate(json.dumps(asked).encode())
+        text, runs, is_passing = json.loads(output.splitlines()[-1])
+        return _Refusal(text, frozenset(runs), is_passing)
+    except TimeoutError:
+        return _Refusal(f"the changed files are not loaded within {CHECK_SECONDS} s")
+    except (ValueError, IndexError):
+        return _Refusal(
+            f"the process that loads the changed files ends with exit status {process.returncode}"
+        )
     finally:
         with suppress(ProcessLookupError):
             process.kill()
-    if process.returncode:
-        return f"the process that loads the changed files ends with exit status {process.returncode}"
-    return str(json.loads(output.splitlines()[-1]))
 
 
-def check() -> None:
+def check() -> Never:
     """In that process: print why it cannot load what it is asked to load, or what it would break."""
     asked = json.load(sys.stdin)
-    problem = ""
+    answer: tuple[str, Sequence[str], bool] = "", (), False
     try:
-        agents = [load_agent(name) for name in asked["agents"]]
-        allowed = Allowed.of_agents(*agents)
-        settings = load_settings(Path(asked["data_dir"]), allowed)
-        needed = {*asked["modules"], *allowed.modules}  # one that was left out before may stay broken
-        kept = tuple(name for name in settings.modules if name in needed)
-        assert Catalog.load(settings.model_copy(update={"modules": kept})).providers
-        if asked["server"]:
-            named = (*settings_from_environment().modules, *allowed.modules)
-            settings, _ = without_broken_modules(settings, named)
-            asyncio.run(_check_runs(settings, asked["server"]))
+        asyncio.run(_try(asked))
     except RatchetError as error:
-        problem = str(error)
-    sys.stdout.write(f"\n{json.dumps(problem)}\n")  # behind what a module prints
+        answer = str(error), getattr(error, "runs", ()), not isinstance(error, UsageError)
+    sys.stdout.write(f"\n{json.dumps(answer)}\n")  # behind what a module prints
+    sys.stdout.flush()
+    os._exit(0)  # a module may have asked to print something at the end
 
 
-async def _check_runs(settings: Settings, server: str) -> None:
-    """Raise a UsageError when a worker of this process would break a run of the directory."""
-    from client.cli.worker import check_runs
+async def _try(asked: Mapping[str, Any]) -> None:
+    """Load, and raise what `ratchet dev` would raise now."""
+    agents = [load_agent(name) for name in asked["agents"]]
+    allowed = Allowed.of_agents(*agents)
+    settings = load_settings(Path(asked["data_dir"]), allowed)
+    needed = {*asked["modules"], *allowed.modules}  # one that was left out before may stay broken
+    kept = tuple(name for name in settings.modules if name in needed)
+    assert Catalog.load(settings.model_copy(update={"modules": kept})).providers
+    if not asked["server"]:
+        return
+    from client.cli.worker import continued
     from client.sdk.agent import AgentClient
     from client.server.connection import connected
 
-    async with connected(settings=settings, remote={"target_host": server}) as connection:
-        await check_runs(AgentClient(connection), settings)
+    named = (*settings_from_environment().modules, *allowed.modules)
+    settings, _ = without_broken_modules(settings, named)
+    async with connected(settings=settings, remote={"target_host": asked["server"]}) as connection:
+        client = AgentClient(connection)
+        await continued(client, settings, await client.list(running=True), asked["queues"])
 
 
 # -- what is loaded --------------------
@@ -174,37 +207,55 @@ def _short(module: str) -> str:
 # -- the new process --------------------
 
 
-def start_again(lock: int | None) -> NoReturn:
-    """Replace this process by one of the same command. `lock` is what it holds of the server's users.
+class Process:
+    """This process, which may have replaced one and be replaced; with a lock that keeps the embedded server.
 
-    Signals are held back until the new process has joined the server: nobody else would stop it.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    if lock is not None:
-        os.environ[LOCK_VARIABLE] = str(lock)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    Signals are held back from one to the next: nobody else would stop the server."""
+
+    def __init__(self) -> None:
+        lock = os.environ.pop(LOCK_VARIABLE, None)
+        self.is_new = lock is None
+        self.said = os.environ.pop(SAID_VARIABLE, "")
+        """Why the process before this one did not work."""
+        self._lock = int(lock) if lock else None
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def keep_server(self, home: Path) -> None:
+        """Be one more user of the server, also when this process is replaced."""
+        if self._lock is None:
+            self._lock = os.open(home / "users.lock", os.O_RDONLY | os.O_NOFOLLOW)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            os.set_inheritable(self._lock, True)
+
+    async def leave(self, home: Path) -> None:
+        """There is no next one: stop the server unless others use it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            if running_server(home) is not None:
+                async with await EmbeddedServer.attach(home):
+                    pass
+
+    def replace(self, said: str = "") -> NoReturn:
+        """Begin the same command again, in place; `said` is why it did not work this time."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        os.environ[LOCK_VARIABLE] = "" if self._lock is None else str(self._lock)
+        os.environ[SAID_VARIABLE] = said
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def held(home: Path) -> int:
-    """A lock of one more user of the server, which a new process inherits."""
-    lock = os.open(home / "users.lock", os.O_RDONLY | os.O_NOFOLLOW)
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    os.set_inheritable(lock, True)
-    return lock
+def beside(agents: Sequence[str], home: Path) -> Stamps:
+    """The Python and YAML files of the folders that agents and modules are in, and of the current one."""
+    names = (*agents, *settings_from_environment().modules, *recalled(home).modules)
+    folders = {Path(), *(Path(name).parent for name in names if name.endswith((".py", ".yaml", ".yml")))}
+    return stamps(
+        file for folder in folders for end in ("py", "yaml", "yml") for file in folder.glob(f"*.{end}")
+    )
 
 
-async def leave(home: Path, lock: int | None) -> None:
-    """There will be no new process: give back the lock, if held, and stop the server unless others use it."""
-    if lock is not None:
-        os.close(lock)
-        async with await EmbeddedServer.attach(home):
-            pass
-
-
-def let_go() -> bool:
-    """In the new process, once it has joined the server: give the lock back. Returns whether it is one."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    lock = os.environ.pop(LOCK_VARIABLE, "")
-    with suppress(OSError, ValueError):
-        os.close(int(lock))
-    return bool(lock)
+async def changed_beside(agents: Sequence[str], home: Path, before: Stamps) -> None:
+    """Wait until one of these files changes, or a minute has passed: code that could not be loaded does not
+    say what it needs, and a run that it would break may be over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            while beside(agents, home) == before:  # noqa: ASYNC110  # files tell nobody
+                await asyncio.sleep(LOOK_SECONDS)

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import shlex
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +31,7 @@ from workflows.temporal_names import TASK_QUEUE
 if TYPE_CHECKING:
     from activities.settings import Settings
     from client.agents.agentfile import AgentFile, Draft
+    from client.cli import reload
     from client.sdk.agent import AgentClient
     from workflows.api import AgentTask
 
@@ -67,39 +68,62 @@ async def run(
 async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl = None) -> int:
     """Run the embedded server, a worker and the console until Ctrl-C. It reloads changed code."""
     from client.cli import reload, render
+
+    agents, home = agent or [], common.data_dir
+    process = reload.Process()
+    beside = reload.beside(agents, home)
+    try:
+        try:
+            await _work(common, agents, base_url, process)
+        except UsageError as error:
+            if process.is_new:
+                raise
+            text = f"{error}\nno worker runs here until that is mended; Ctrl-C ends this command"
+            if text != process.said:
+                note(text)
+            await reload.changed_beside(agents, home, beside)
+            process.replace(text)
+    except asyncio.CancelledError:
+        await process.leave(home)
+        render.notes().print("stopped")
+        return 0
+    except BaseException:
+        await process.leave(home)
+        raise
+    return process.replace()
+
+
+async def _work(
+    common: CommonOptions, agents: Sequence[str], base_url: str | None, process: reload.Process
+) -> None:
+    """Serve worker and console until changed code can take their place."""
+    from client.cli import reload, render
     from client.cli.worker import continue_stopped, own_worker, remember_for_workers, until_seen
 
-    agents = agent or []
     settings, allowed = _settings(
         common, *(Choice(agent=one, base_url=base_url) for one in agents or (None,))
     )
-    notes, lock = render.notes(), None
-    try:
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(common.client(settings, "terminal", codec=True))
-            again = reload.let_go()
-            before = reload.stamps(reload.watched(agents, settings))
-            await remember_for_workers(client, settings, allowed)
-            await stack.enter_async_context(own_worker(client, settings))
-            await until_seen(client)
-            await _serve_pages(client, settings, stack, again)
-            for line in reload.loaded_lines(agents, settings):
-                notes.print(plain(line), soft_wrap=True)
-            if not again:
-                notes.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
-            await _first_of(
-                reload.changed(client, agents, settings, before), continue_stopped(client, settings)
-            )
-            lock = reload.held(settings.data_dir) if client.ui else None
-    except asyncio.CancelledError:
-        await reload.leave(settings.data_dir, lock)
-        notes.print("stopped")
-        return 0
-    return reload.start_again(lock)
+    notes = render.notes()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(common.client(settings, "terminal", codec=True))
+        before = reload.stamps(reload.watched(agents, settings))
+        await remember_for_workers(client, settings, allowed)
+        await stack.enter_async_context(own_worker(client, settings))
+        await until_seen(client)
+        await _serve_pages(client, settings, stack, everything=process.is_new)
+        for line in reload.loaded_lines(agents, settings):
+            notes.print(plain(line), soft_wrap=True)
+        if process.is_new:
+            notes.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
+        await _first_of(reload.changed(client, agents, settings, before), continue_stopped(client, settings))
+        if client.ui:
+            process.keep_server(settings.data_dir)
 
 
-async def _serve_pages(client: AgentClient, settings: Settings, stack: AsyncExitStack, again: bool) -> None:
-    """Serve the console, and what the Web UI needs; print where they are, `again` the console alone."""
+async def _serve_pages(
+    client: AgentClient, settings: Settings, stack: AsyncExitStack, *, everything: bool
+) -> None:
+    """Serve the console, and what the Web UI needs; print where the console is, or where everything is."""
     from client.cli import render
     from client.console.app import serving_console
     from client.keys import signer
@@ -108,7 +132,7 @@ async def _serve_pages(client: AgentClient, settings: Settings, stack: AsyncExit
     link = await stack.enter_async_context(serving_console(client, signer()))
     remark = await _decode_for_ui(settings, stack) if client.ui else ""
     notes.print(f"Console   {link}", soft_wrap=True)
-    if again:
+    if not everything:
         return
     notes.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
     if client.ui:

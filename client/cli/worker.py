@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Never
 
 from client.agents.catalog import Catalog, check_key
 from client.cli.options import Starting
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from workflows.api import AgentTask
 
 __all__ = [
-    "OTHER_WORKERS", "check_runs", "check_worker", "continue_stopped", "own_worker", "remember_for_workers",
-    "task_queue", "until_seen",
+    "OTHER_WORKERS", "WouldBreak", "check_worker", "continue_stopped", "continued", "own_worker",
+    "remember_for_workers", "task_queue", "until_seen",
 ]  # fmt: skip
 
 MAX_NAMED_RUNS = 10
@@ -89,14 +89,14 @@ async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_
     Raises:
         UsageError: a run that this worker would continue needs a key or a module that it lacks.
     """
-    lines = () if client.ui is None else await client.list(running=True)
+    lines: Sequence[RunLine] = () if client.ui is None else await client.list(running=True)
     queues = {queue}
     if queue != TASK_QUEUE:
         if lines:
             others = f"{counted(len(lines), 'other run')} of this directory"
             note(f"left alone: {others} not over; `ratchet list --running` shows what each waits for")
     else:
-        await check_runs(client, settings, lines)
+        lines = await continued(client, settings, lines)
         _name_unfinished(lines)
         queues |= {line.task_queue for line in lines}
     async with client.connection.working(*queues):
@@ -134,7 +134,7 @@ async def continue_stopped(client: AgentClient, settings: Settings) -> Never:
                 for queue in idle & before:  # at one look, the worker of a new run may not poll yet
                     stopped = [line for line in lines if line.task_queue == queue]
                     try:
-                        await check_runs(client, settings, stopped)
+                        await continued(client, settings, stopped)
                     except UsageError as error:
                         refused.add(queue)
                         note(str(error))
@@ -144,35 +144,62 @@ async def continue_stopped(client: AgentClient, settings: Settings) -> Never:
                     await workers[queue].enter_async_context(client.connection.working(queue))
 
 
-async def check_runs(client: AgentClient, settings: Settings, lines: Iterable[RunLine] | None = None) -> None:
-    """Raise a UsageError when a worker with these settings would break one of these runs; default: all of the
-    directory that are not over."""
-    if lines is None:
-        lines = await client.list(running=True)
-    catalog = Catalog.load(settings)
-    problems = []
-    for line in lines:
-        extended = (await client.description(line.id)).raw_description.workflow_extended_info
-        if extended.cancel_requested:
-            continue
-        try:
-            async with clear_errors(client.where, line.id):
-                waiting = (await beginning_of(client.temporal, line.id)).task
-        except Unreadable as error:
-            problems.append(f"  {line.id}: {error}")
-            continue
-        if waiting is not None:
-            problems += [f"  {line.id}: {problem}" for problem in _lacking(waiting, catalog, settings)]
-    if problems:
-        raise UsageError(
+class WouldBreak(UsageError):
+    """A worker here would break runs that wait in this directory."""
+
+    def __init__(self, problems: Mapping[str, Sequence[str]]) -> None:
+        lines = [f"  {run}: {problem}" for run, found in problems.items() for problem in found]
+        super().__init__(
             "a worker here would break runs that wait in this directory:\n"
-            + "\n".join(problems)
+            + "\n".join(lines)
             + "\nGive them what they need, end them with `ratchet cancel RUN`, or name another directory "
             "with --data-dir"
         )
+        self.runs = tuple(problems)
 
 
-def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]:
+async def continued(
+    client: AgentClient, settings: Settings, lines: Iterable[RunLine], queues: Collection[str] = ()
+) -> list[RunLine]:
+    """The runs among these that a worker with these settings is to continue: all but those that it would
+    break and that have a worker of their own. `queues` are served by the process that it replaces.
+
+    Raises:
+        WouldBreak: a run lacks something, and nobody else serves it.
+    """
+    catalog, own = Catalog.load(settings), {TASK_QUEUE, *queues}
+    found: list[RunLine] = []
+    broken: dict[str, list[str]] = {}
+    for line in lines:
+        problems = [one async for one in _problems(client, settings, catalog, line.id)]
+        if not problems:
+            found.append(line)
+        elif line.task_queue in own or not await client.has_worker(line.id):
+            broken[line.id] = problems
+    if broken:
+        raise WouldBreak(broken)
+    return found
+
+
+async def _problems(
+    client: AgentClient, settings: Settings, catalog: Catalog, run: str
+) -> AsyncIterator[str]:
+    """Why this worker would break a run that waits."""
+    extended = (await client.description(run)).raw_description.workflow_extended_info
+    if extended.cancel_requested:
+        return
+    try:
+        async with clear_errors(client.where, run):
+            waiting = (await beginning_of(client.temporal, run)).task
+    except Unreadable as error:
+        yield str(error)
+        return
+    if waiting is not None:
+        for problem in _lacking(waiting, catalog, settings):
+            yield problem
+
+
+def _lacking(task: AgentTask, catalog: Catalog, settings: Settings) -> Iterator[str]:
     """What a run needs and this worker lacks."""
     advice = "bring its file back, or name its module with --agent FILE or RATCHET_MODULES"
     if not any(machine.name == task.machine for machine in catalog.machines):

@@ -122,7 +122,8 @@ async def recorded_calls(
     temporal: Client, executions: Iterable[Execution], after: Sequence[Record]
 ) -> tuple[Record, ...]:
     """A record for each call that has ended and that these records do not know, for people: where the
-    machine's code fails or is not there, nobody can say what it made of them. Raises as the converter."""
+    machine's code fails or is not there, nobody can say what it made of them. They are cut as in the log;
+    their arguments are those that the tool got, with its defaults. Raises as the converter."""
     found: list[Record] = []
     known = [one for one in after if one.answered or one.event == STARTED]
     since, last = known[-1].at if known else 0, after[-1] if after else None

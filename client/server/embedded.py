@@ -52,7 +52,7 @@ READY_SECONDS = 60
 LOCK_SECONDS = 90
 """Longer than a start takes."""
 LASTING = range(20_000, 32_000)
-"""Ports that no system gives to a program that asks for any (Linux gives from 32,768, others from 49,152)."""
+"""Ports that nobody gets who asks for any (by default, Linux gives from 32,768 on, macOS from 49,152)."""
 STOP_SECONDS = 0.5
 """The server drains for 1.5 s, but nobody is connected any more; then it is killed. SQLite is made for it."""
 START_ATTEMPTS = 5
@@ -508,7 +508,7 @@ def _codec_port(before: int) -> int:
     """The port of the last time if it is free, else one that no other program gets by chance: its server
     begins later than Temporal's, and may begin again, while the UI knows one port for it."""
     free = filter(_free, random.sample(LASTING, len(LASTING)))
-    return (_free(before) if before else 0) or next(free, 0) or _free(0)
+    return (_free(before) if before in LASTING else 0) or next(free, 0) or _free(0)
 
 
 def _taken(option: str, port: int) -> UsageError:

@@ -91,7 +91,7 @@ def forget(data_dir: Path, names: Iterable[str] | None = None) -> tuple[str, ...
     """Forget modules and model servers of a directory; None: all. Returns what was forgotten.
 
     Args:
-        names: as they are remembered; of a file its name alone, or the end of its path, will do.
+        names: as they are remembered; of a file any path that leads there, or its name alone.
 
     Raises:
         UsageError: a name is not remembered, or is that of several, or the user's state folder cannot be
@@ -113,7 +113,8 @@ def forget(data_dir: Path, names: Iterable[str] | None = None) -> tuple[str, ...
 
 def _remembered(name: str, every: Iterable[str]) -> str:
     """What is meant, of all that is remembered."""
-    found = [one for one in every if one == name] or [one for one in every if one.endswith(f"/{name}")]
+    found = [one for one in every if one in {name, str(Path(name).resolve())}]
+    found = found or [one for one in every if one.endswith(".py") and Path(one).name == name]
     if not found:
         raise UsageError(f"{name}: not remembered here; `ratchet modules` lists what is")
     if len(found) > 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from client.server.embedded import running_server
+from client.server.embedded import LASTING, running_server
 from tests.client.commandline import PROGRAM, Cli, agent_file, environment, running, until
 from tests.client.conftest import ROOT
 from tests.forked import Forked
@@ -106,7 +106,7 @@ def test_web_ui_reads_through_the_codec_server_of_dev(data_dir: Path, tmp_path: 
         server = running_server(data_dir)
         assert server is not None
         wanted = httpx.get(f"{server.ui}/api/v1/settings").json()["Codec"]["Endpoint"]
-        assert httpx.URL(wanted).port in range(20_000, 32_768), "another program may get it by chance"
+        assert httpx.URL(wanted).port in LASTING, "another program may get it by chance"
         for origin, status in ((server.ui, 200), ("http://127.0.0.1:1", 403)):
             headers = {"Origin": origin, "X-Namespace": "default"}
             answer = httpx.post(f"{wanted}/decode", json={"payloads": []}, headers=headers)
@@ -290,6 +290,51 @@ def test_dev_keeps_its_worker_while_new_code_breaks_a_run(data_dir: Path, tmp_pa
         gone.rename(tool)
         assert says(f"{tool}   tool note")
         assert "noted by the second tool" in approved(cli, "one")
+
+
+def test_dev_outlives_code_that_breaks_while_it_starts_again(data_dir: Path, tmp_path: Path) -> None:
+    (agent, tool), cli = noting(tmp_path), Cli(data_dir, tmp_path)
+    with developing(cli, "--agent", agent) as says:
+        assert says("A worker runs here")
+        server = running_server(data_dir)
+        for broken in ("def", None):
+            tool.write_text(TOOL.format(version="second"))
+            assert says("notes.py changed: the worker starts again")
+            tool.write_text(broken) if broken else tool.unlink()
+            assert says("SyntaxError" if broken else "no Python file")
+            assert says("no worker runs here until that is mended")
+            tool.write_text(TOOL.format(version="third"))
+            assert says(f"{tool}   tool note")
+        assert running_server(data_dir) == server
+    assert running_server(data_dir) is None
+
+
+def test_dev_tries_again_when_a_file_changes_beside_it(data_dir: Path, tmp_path: Path) -> None:
+    (agent, tool), cli = noting(tmp_path), Cli(data_dir, tmp_path)
+    second, facts = tmp_path / "second.py", json.loads(Path(agent).read_text())
+    with developing(cli, "--agent", agent) as says:
+        assert says("A worker runs here")
+        second.write_text("def")
+        Path(agent).write_text(json.dumps({**facts, "modules": [tool.name, second.name]}))
+        assert says(f"{second}: line 1: SyntaxError")
+        second.write_text("")
+        assert says("notes.yaml changed: the worker starts again")
+
+
+def test_run_that_has_its_own_worker_is_left_to_it(data_dir: Path, tmp_path: Path) -> None:
+    """A worker that lacks its module hinders nobody; once that one has gone, it would break the run."""
+    (agent, tool), cli = noting(tmp_path), Cli(data_dir, tmp_path)
+
+    def waiting_runs() -> str:
+        return str({one["name"]: one["text"] for one in cli("doctor", "--json").lines}["waiting runs"])
+
+    with running("run", "--agent", agent, "--id", "own", "go", **cli.variables) as own:
+        until(lambda: any(one["id"] == "own" for one in cli("inbox", "--json").lines))
+        assert cli("modules", "--forget", tool.name).code == 0
+        assert waiting_runs() == "none"
+        own.send_signal(signal.SIGINT)
+        assert own.wait(120) == 130
+    assert "own: there is no tool note" in waiting_runs()
 
 
 @pytest.mark.exhaustive

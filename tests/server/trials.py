@@ -27,7 +27,7 @@ from workflows.api import (
     RunResult,
     RunStatus,
 )
-from workflows.kernel.log import Record
+from workflows.kernel.log import LoggedCall, Record
 from workflows.people import Approvals, Command, CommandDone, Decided, People, Request, RequestsPage
 
 __all__ = [
@@ -166,10 +166,11 @@ async def told_by_history(client: Client, run: Run) -> tuple[Record, ...]:
     return await recorded_calls(client, await executions_of(client, run.id), ())
 
 
-def tool_calls(records: Iterable[Record]) -> list[tuple[str, str, str, str | None]]:
-    """Id, title, output and error of each tool's call that has ended."""
+def tool_calls(records: Iterable[Record]) -> list[LoggedCall]:
+    """Each tool's call that has ended, without what history does not tell as the log: its model's id for it,
+    and whether an argument was given or is the tool's default."""
     every = (one for record in records for one in record.answered if one.kind == "call_tools")
-    return [(one.id, one.title, one.output, one.error) for one in every]
+    return [one.model_copy(update={"call": "", "arguments": {}}) for one in every]
 
 
 async def log_of(run: Run) -> list[Record]:

@@ -100,7 +100,7 @@ def _each(effect: Effect[Any], answer: Any, place: str) -> Iterator[LoggedCall]:
             for (name, run), result in zip(tool_calls(effect, place).items(), answer.results, strict=False):
                 yield ended_call(
                     effect.kind, run.title, result.output, result.error, call=run.id, id=name,
-                    tool=_short(run.tool, TITLE_CHARS), arguments=_given(run),
+                    tool=run.tool, arguments=_given(run),
                     edited_by=run.edited_by[:TITLE_CHARS],
                     seconds=round(result.seconds, 3),
                 )  # fmt: skip
@@ -123,13 +123,14 @@ def _outcome(answer: Any) -> tuple[str, str | None]:
     return "", None
 
 
-def ended_call(  # what a call is and what came of it
+def ended_call(  # noqa: PLR0913  # the fields of a call that are cut
     kind: str,
     title: str,
     output: str,
     error: str | None,
     *,
     call: str = "",
+    tool: str = "",
     arguments: JsonObject | None = None,
     **more: Any,
 ) -> LoggedCall:
@@ -142,6 +143,7 @@ def ended_call(  # what a call is and what came of it
         is_cut=len(shown) < len(output.rstrip()),
         error=error and _short(error, ERROR_CHARS),
         call=call if len(call) <= TITLE_CHARS else "",  # a model may have written it
+        tool=_short(tool, TITLE_CHARS),
         arguments=_cut_arguments(arguments or {}),
         **more,
     )
