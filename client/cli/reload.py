@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import json
 import os
 import signal
@@ -215,8 +216,7 @@ class Process:
     def __init__(self) -> None:
         lock = os.environ.pop(LOCK_VARIABLE, None)
         self.is_new = lock is None
-        self.said = os.environ.pop(SAID_VARIABLE, "")
-        """Why the process before this one did not work."""
+        self._said = os.environ.pop(SAID_VARIABLE, "")
         self._lock = int(lock) if lock else None
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
@@ -235,12 +235,21 @@ class Process:
                 async with await EmbeddedServer.attach(home):
                     pass
 
+    def has_said(self, text: str) -> bool:
+        """The process before this one has said why it did not work: the same."""
+        return self._said == _digest(text)
+
     def replace(self, said: str = "") -> NoReturn:
         """Begin the same command again, in place; `said` is why it did not work this time."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         os.environ[LOCK_VARIABLE] = "" if self._lock is None else str(self._lock)
-        os.environ[SAID_VARIABLE] = said
+        os.environ[SAID_VARIABLE] = _digest(said)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _digest(text: str) -> str:
+    """Of any length and any characters, what an environment can hold."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def beside(agents: Sequence[str], home: Path) -> Stamps:

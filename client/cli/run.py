@@ -79,7 +79,7 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
             if process.is_new:
                 raise
             text = f"{error}\nno worker runs here until that is mended; Ctrl-C ends this command"
-            if text != process.said:
+            if not process.has_said(text):
                 note(text)
             await reload.changed_beside(agents, home, beside)
             process.replace(text)
