@@ -38,8 +38,8 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted",
 }
 BEGIN = (
-    "New here? `ratchet init` writes an agent that runs without a key, and says how to run it; then "
-    "`ratchet docs tutorial`."
+    "New here? `ratchet init` writes an agent that runs without a key, and names the `ratchet run` for it; "
+    "then `ratchet docs tutorial`."
 )
 COMMANDS = {
     "init": ("new", "Write an agent, a tool, a test and a `.gitignore` to begin with."),

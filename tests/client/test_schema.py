@@ -195,5 +195,5 @@ def test_argument_that_is_left_out_says_what_it_is(cli: Cli, words: str, expecte
 def test_help_says_where_to_begin(cli: Cli) -> None:
     end = cli("--help").out.split("New here? ")[1]
     assert end.startswith("`ratchet init`")
-    assert "`ratchet run`" in " ".join(end.split())
+    assert "names the `ratchet run` for it" in " ".join(end.split())
     assert "`ratchet docs tutorial`" in end.partition("Exit codes")[0]
