@@ -66,7 +66,10 @@ async def changed(client: AgentClient, agents: Sequence[str], settings: Settings
         before, around, said = now, _around(agents, settings), found.text
         found = await _refusal(client, agents, settings)
         if found.text not in ("", said):
-            note(f"{found.text}\nnot reloaded: all stays as it is until that is mended")
+            when = (
+                "the server is asked again" if found.is_passing else "all stays as it is until that is mended"
+            )
+            note(f"{found.text}\nnot reloaded: {when}")
         if not found.text and stamps(before) == before:  # else it was changed again since it was checked
             note(f"{', '.join(sorted(files))} changed: the worker starts again")
             return

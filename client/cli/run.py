@@ -71,8 +71,8 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
 
     agents, home = agent or [], common.data_dir
     process = reload.Process()
-    beside = reload.beside(agents, home)
     try:
+        beside = reload.beside(agents, home)
         try:
             await _work(common, agents, base_url, process)
         except UsageError as error:

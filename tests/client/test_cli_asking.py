@@ -194,7 +194,9 @@ def test_question_ends_when_somebody_else_decides(cli: Cli, tmp_path: Path) -> N
         terminal.until(r"\s1\s+• Decided by Bob .*: r1 .*approved: mine")
         assert terminal.end() == 0
     asked, _, since = terminal.shown.partition("• Decided by Bob")
-    assert re.search(PROMPT + r"\s+(\S executing tools \d+ s\s+)?1\s+$", asked)
+    assert re.search(
+        PROMPT + r"\s+(\S [^\r\n]+ \d+ s\s+)?1\s+$", asked
+    )  # beside the line that says what is done
     assert not re.search(PROMPT, since)
     assert terminal.shown.count("mine") == 1
     assert cli("result", "both", "--json").json["decisions"][0]["by"] == ["Bob"]
