@@ -334,7 +334,8 @@ def test_run_that_has_its_own_worker_is_left_to_it(data_dir: Path, tmp_path: Pat
         assert waiting_runs() == "none"
         own.send_signal(signal.SIGINT)
         assert own.wait(120) == 130
-    assert "own: there is no tool note" in waiting_runs()
+    # a worker that could not announce its end, on a busy machine, counts for a while
+    assert until(lambda: "own: there is no tool note" in waiting_runs())
 
 
 @pytest.mark.exhaustive
