@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from client.sdk.agent import AgentClient
 
 __all__ = [
-    "Process", "beside", "changed", "changed_beside", "check", "loaded_lines", "stamps", "watched",
+    "Process", "Stamps", "beside", "changed", "changed_beside", "check", "loaded_lines", "stamps", "watched",
 ]  # fmt: skip
 
 LOOK_SECONDS = 1.0
@@ -43,7 +43,7 @@ RETRY_SECONDS, CHECK_SECONDS = 5.0, 60
 """When a check is made again that failed for the server's sake; how long one may take."""
 LOCK_VARIABLE, SAID_VARIABLE = "_RATCHET_HELD", "_RATCHET_SAID"
 """Environment of a process that has replaced one: see `Process`. The first is a descriptor, or empty."""
-SIGNALS = {signal.SIGINT, signal.SIGTERM}
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 START = f"import sys; sys.path[:] = {{path!r}}; from {__name__} import check; check()"
 Stamps = Mapping[Path, tuple[int, int] | None]
 
@@ -141,7 +141,7 @@ async def _refusal(client: AgentClient, agents: Sequence[str], settings: Setting
         )
     finally:
         with suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # with what a module has started
 
 
 def check() -> Never:
@@ -247,6 +247,9 @@ class Process:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         os.environ[LOCK_VARIABLE] = "" if self._lock is None else str(self._lock)
         os.environ[SAID_VARIABLE] = _digest(said)
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

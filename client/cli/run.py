@@ -74,7 +74,7 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
     try:
         beside = reload.beside(agents, home)
         try:
-            await _work(common, agents, base_url, process)
+            await _work(common, agents, base_url, process, beside)
         except UsageError as error:
             if process.is_new:
                 raise
@@ -94,9 +94,14 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
 
 
 async def _work(
-    common: CommonOptions, agents: Sequence[str], base_url: str | None, process: reload.Process
+    common: CommonOptions,
+    agents: Sequence[str],
+    base_url: str | None,
+    process: reload.Process,
+    beside: reload.Stamps,
 ) -> None:
-    """Serve worker and console until changed code can take their place."""
+    """Serve worker and console until changed code can take their place. `beside` are files as they were
+    before anything was loaded: what changed since then is noticed."""
     from client.cli import reload, render
     from client.cli.worker import continue_stopped, own_worker, remember_for_workers, until_seen
 
@@ -106,7 +111,9 @@ async def _work(
     notes = render.notes()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(common.client(settings, "terminal", codec=True))
-        before = reload.stamps(reload.watched(agents, settings))
+        early = {path.resolve(): stamp for path, stamp in beside.items()}
+        now = reload.stamps(reload.watched(agents, settings))
+        before = {path: early.get(path, stamp) for path, stamp in now.items()}
         await remember_for_workers(client, settings, allowed)
         await stack.enter_async_context(own_worker(client, settings))
         await until_seen(client)

@@ -52,7 +52,7 @@ READY_SECONDS = 60
 LOCK_SECONDS = 90
 """Longer than a start takes."""
 LASTING = range(20_000, 32_000)
-"""Ports that nobody gets who asks for any (by default, Linux gives from 32,768 on, macOS from 49,152)."""
+"""Ports that whoever asks for any is not given (by default, Linux gives from 32,768, macOS from 49,152)."""
 STOP_SECONDS = 0.5
 """The server drains for 1.5 s, but nobody is connected any more; then it is killed. SQLite is made for it."""
 START_ATTEMPTS = 5
